@@ -1,0 +1,95 @@
+//! What the engine asks of the machine that runs the model.
+
+use thiserror::Error;
+
+/// Why a backend could not do what it was asked.
+#[derive(Debug, Error)]
+pub enum BackendError {
+    /// The state of another sequence, or more of this one, does not fit.
+    #[error("{needed} bytes are needed for the sequence's state, {available} are left")]
+    OutOfMemory {
+        /// Bytes asked for.
+        needed: usize,
+        /// Bytes left in the memory plan.
+        available: usize,
+    },
+    /// The device failed; the sequences it held are lost.
+    #[error("the device failed: {0}")]
+    Device(String),
+}
+
+/// What runs the model, for people and for `/status`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// `cpu`, `emulator`, `cuda` or `metal`.
+    pub kind: String,
+    /// Processor or GPU and the kernels in use, for people: `AMD EPYC, 2 threads, AVX2`.
+    pub description: String,
+}
+
+/// Which rows of a prefill chunk get logits.
+pub enum PrefillLogits<'a> {
+    /// None: more chunks follow.
+    None,
+    /// The last row, readable afterwards through [`Backend::logits`].
+    Last,
+    /// Every row, handed over in order (row, `vocab_size` logits); the last stays readable through [`Backend::logits`].
+    All(&'a mut dyn FnMut(usize, &[f32])),
+}
+
+/// One sequence's part of a decode step.
+pub struct DecodeStep<'a, S> {
+    /// The sequence to extend.
+    pub sequence: &'a mut S,
+    /// Its next token.
+    pub token: u32,
+}
+
+/// A model on a device.
+///
+/// A sequence is one conversation's state at one position: the KV cache of the attention layers, the convolution and recurrent
+/// states of the Gated DeltaNet layers, and the last logits. They travel together or not at all.
+pub trait Backend: Send + 'static {
+    /// State of one conversation.
+    type Sequence: Send;
+    /// A frozen copy of a sequence; later work on the sequence does not change it.
+    type Snapshot: Send + Sync;
+
+    /// What runs the model.
+    fn device(&self) -> DeviceInfo;
+
+    /// Logits of a row: the rows of lm_head.
+    fn vocab_size(&self) -> usize;
+
+    /// Tokens of the largest prefill chunk that the backend takes at once.
+    fn max_chunk(&self) -> usize;
+
+    /// A sequence at position 0.
+    fn new_sequence(&mut self) -> Result<Self::Sequence, BackendError>;
+
+    /// Tokens that `sequence` holds.
+    fn position(&self, sequence: &Self::Sequence) -> usize;
+
+    /// Appends a chunk of 1 to [`Backend::max_chunk`] tokens. Any split of a prompt into chunks gives the same result.
+    fn prefill(
+        &mut self,
+        sequence: &mut Self::Sequence,
+        tokens: &[u32],
+        logits: PrefillLogits<'_>,
+    ) -> Result<(), BackendError>;
+
+    /// Appends one token to each of several different sequences, reading the weights once; each one's logits are ready afterwards.
+    fn decode(&mut self, batch: &mut [DecodeStep<'_, Self::Sequence>]) -> Result<(), BackendError>;
+
+    /// Logits `[vocab_size]` after the last token of `sequence`; empty where the last chunk asked for none.
+    fn logits<'a>(&'a self, sequence: &'a Self::Sequence) -> &'a [f32];
+
+    /// A frozen copy of the whole state.
+    fn snapshot(&mut self, sequence: &Self::Sequence) -> Result<Self::Snapshot, BackendError>;
+
+    /// A sequence in the state of `snapshot`.
+    fn restore(&mut self, snapshot: &Self::Snapshot) -> Result<Self::Sequence, BackendError>;
+
+    /// Bytes of state that a sequence of `tokens` tokens takes.
+    fn sequence_bytes(&self, tokens: usize) -> usize;
+}
