@@ -39,9 +39,9 @@ pub struct Layer {
 #[derive(Clone, Debug)]
 pub enum Mixer {
     /// Full attention.
-    Attention(Attention),
+    Attention(Box<Attention>),
     /// Gated DeltaNet.
-    DeltaNet(DeltaNet),
+    DeltaNet(Box<DeltaNet>),
 }
 
 /// Weights of a full-attention mixer.
@@ -88,9 +88,9 @@ pub struct DeltaNet {
 #[derive(Clone, Debug)]
 pub enum Mlp {
     /// Routed experts and a shared one.
-    Moe(Moe),
+    Moe(Box<Moe>),
     /// One SwiGLU block.
-    Dense(GatedMlp),
+    Dense(Box<GatedMlp>),
 }
 
 /// Weights of a mixture of experts.
