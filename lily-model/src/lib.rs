@@ -3,11 +3,25 @@
 //! Nothing here computes the model. The weights stay in the file's own compressed form ([`Matrix`]); a backend reads them in place.
 
 pub mod bytes;
+pub mod checkpoint;
 pub mod config;
+pub mod detokenizer;
+pub mod error;
+pub mod generation;
+pub mod hub;
 pub mod matrix;
+pub mod synthetic;
+pub mod template;
+pub mod tokenizer;
 pub mod weights;
 
 pub use bytes::Bytes;
+pub use checkpoint::{Checkpoint, Source};
 pub use config::{AttentionConfig, DeltaNetConfig, LayerKind, MlpConfig, ModelConfig};
+pub use detokenizer::Detokenizer;
+pub use error::{Error, Result};
+pub use generation::GenerationConfig;
 pub use matrix::{Encoding, FloatType, Matrix};
+pub use template::{ChatInput, ChatPrompt, ChatTemplate};
+pub use tokenizer::Tokenizer;
 pub use weights::{Attention, DeltaNet, GatedMlp, Layer, Mixer, Mlp, Moe, Weights};
