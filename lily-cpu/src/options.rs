@@ -1,0 +1,35 @@
+//! What a user may choose about the CPU model.
+
+/// Number format of the keys and values that the attention layers keep.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KvPrecision {
+    /// bfloat16, as on the GPU: half the memory.
+    #[default]
+    Bf16,
+    /// f32, for comparisons with float64 references.
+    F32,
+}
+
+/// The instruction set of the kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KernelSet {
+    /// x86-64 with AVX2 and FMA.
+    Avx2,
+    /// AArch64.
+    Neon,
+    /// Plain Rust, on any processor.
+    Portable,
+}
+
+/// What a user may choose about the CPU model.
+#[derive(Clone, Debug, Default)]
+pub struct CpuOptions {
+    /// Threads, the caller's included; `None` for every processor that this process may use.
+    pub threads: Option<usize>,
+    /// Number format of the KV cache.
+    pub kv: KvPrecision,
+    /// f32 activations throughout, instead of activations quantized for integer dot products where that is faster.
+    pub exact: bool,
+    /// Kernels to use; `None` for the best that the processor runs.
+    pub kernels: Option<KernelSet>,
+}
