@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 /// Why a backend could not do what it was asked.
-#[derive(Debug, Error)]
+#[derive(Clone, Debug, Error, PartialEq)]
 pub enum BackendError {
     /// The state of another sequence, or more of this one, does not fit.
     #[error("{needed} bytes are needed for the sequence's state, {available} are left")]
@@ -49,6 +49,11 @@ pub struct DecodeStep<'a, S> {
 ///
 /// A sequence is one conversation's state at one position: the KV cache of the attention layers, the convolution and recurrent
 /// states of the Gated DeltaNet layers, and the last logits. They travel together or not at all.
+///
+/// What a sequence computes depends on its own tokens only: not on how its prompt was cut into chunks, not on which other sequences share a
+/// decode step, not on whether it was restored from a snapshot.
+///
+/// Errors of [`Backend::prefill`] and [`Backend::decode`] leave the sequences that took part unusable, and no others.
 pub trait Backend: Send + 'static {
     /// State of one conversation.
     type Sequence: Send;
@@ -63,6 +68,9 @@ pub trait Backend: Send + 'static {
 
     /// Tokens of the largest prefill chunk that the backend takes at once.
     fn max_chunk(&self) -> usize;
+
+    /// Tokens of the longest sequence that the model was made for.
+    fn context_limit(&self) -> usize;
 
     /// A sequence at position 0.
     fn new_sequence(&mut self) -> Result<Self::Sequence, BackendError>;
@@ -90,6 +98,9 @@ pub trait Backend: Send + 'static {
     /// A sequence in the state of `snapshot`.
     fn restore(&mut self, snapshot: &Self::Snapshot) -> Result<Self::Sequence, BackendError>;
 
-    /// Bytes of state that a sequence of `tokens` tokens takes.
+    /// Bytes of state that a sequence of `tokens` tokens takes; grows with `tokens`.
     fn sequence_bytes(&self, tokens: usize) -> usize;
+
+    /// Bytes that would be freed if `snapshot` were dropped and nothing else.
+    fn snapshot_bytes(&self, snapshot: &Self::Snapshot) -> usize;
 }

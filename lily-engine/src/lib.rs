@@ -1,5 +1,23 @@
-//! Sequences, scheduling, sampling and the generation loop, over any backend.
+//! Sequences, scheduling, sampling, the prefix cache and the generation loop, over any backend.
+//!
+//! [`Engine::start`] moves a [`Backend`] to a thread of its own. [`Engine::submit`] gives it a [`GenerateRequest`] and returns a
+//! [`Generation`], a stream of [`Event`]s that can be read from plain and from asynchronous code. [`reply::ReplyBuilder`] makes a chat's reply
+//! of these events.
 
 pub mod backend;
+pub mod engine;
+pub mod error;
+pub mod generation;
+mod inbox;
+pub mod reply;
+pub mod request;
+mod scheduler;
+pub mod vocabulary;
 
 pub use backend::{Backend, BackendError, DecodeStep, DeviceInfo, PrefillLogits};
+pub use engine::{Engine, EngineInfo, EngineOptions, EngineStatus};
+pub use error::EngineError;
+pub use generation::{Event, FinishReason, Generation, Token, TokenLogprobs, Usage};
+pub use reply::{Markup, Part, Reply, ReplyBuilder, ReplyDelta};
+pub use request::{GenerateRequest, ReasoningBudget, ReplyFormat, Sampling, TokenMask};
+pub use vocabulary::{MarkupIds, Vocabulary};
