@@ -69,6 +69,9 @@ pub trait Backend: Send + 'static {
     /// Tokens of the largest prefill chunk that the backend takes at once.
     fn max_chunk(&self) -> usize;
 
+    /// Sequences of the largest decode step.
+    fn max_batch(&self) -> usize;
+
     /// Tokens of the longest sequence that the model was made for.
     fn context_limit(&self) -> usize;
 
@@ -86,7 +89,8 @@ pub trait Backend: Send + 'static {
         logits: PrefillLogits<'_>,
     ) -> Result<(), BackendError>;
 
-    /// Appends one token to each of several different sequences, reading the weights once; each one's logits are ready afterwards.
+    /// Appends one token to each of up to [`Backend::max_batch`] different sequences, reading the weights once; each one's logits are ready
+    /// afterwards.
     fn decode(&mut self, batch: &mut [DecodeStep<'_, Self::Sequence>]) -> Result<(), BackendError>;
 
     /// Logits `[vocab_size]` after the last token of `sequence`; empty where the last chunk asked for none.
@@ -101,6 +105,7 @@ pub trait Backend: Send + 'static {
     /// Bytes of state that a sequence of `tokens` tokens takes; grows with `tokens`.
     fn sequence_bytes(&self, tokens: usize) -> usize;
 
-    /// Bytes that would be freed if `snapshot` were dropped and nothing else.
-    fn snapshot_bytes(&self, snapshot: &Self::Snapshot) -> usize;
+    /// Tells `piece` the identity and the bytes of each piece of memory that `snapshot` keeps alive. What two snapshots share has the same
+    /// identity in both; an identity is not used anew while a snapshot holds it.
+    fn snapshot_memory(&self, snapshot: &Self::Snapshot, piece: &mut dyn FnMut(usize, usize));
 }

@@ -27,9 +27,9 @@ pub struct EngineOptions {
     pub max_sequences: usize,
     /// Requests that wait at most; further ones are refused.
     pub queue_capacity: usize,
-    /// Tokens of a prefill chunk while other sequences decode, so that they need not wait long. Alone, a prompt is read in the backend's largest
-    /// chunks.
-    pub interleaved_chunk: usize,
+    /// While other sequences decode, prefill chunks are cut so that each takes about this long, and they need not wait longer. Alone, a prompt
+    /// is read in the backend's largest chunks.
+    pub prefill_slice: Duration,
     /// Tokens between the snapshots that are taken on the way through a long prompt.
     pub snapshot_interval: usize,
 }
@@ -42,7 +42,7 @@ impl Default for EngineOptions {
             cache_memory: 1 << 30,
             max_sequences: 16,
             queue_capacity: 256,
-            interleaved_chunk: 128,
+            prefill_slice: Duration::from_millis(200),
             snapshot_interval: 8192,
         }
     }

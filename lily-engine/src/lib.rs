@@ -5,13 +5,19 @@
 //! of these events.
 
 pub mod backend;
+mod cache;
 pub mod engine;
 pub mod error;
 pub mod generation;
 mod inbox;
+mod marks;
+mod outlet;
 pub mod reply;
 pub mod request;
+pub mod sampling;
 mod scheduler;
+mod slot;
+mod text;
 pub mod vocabulary;
 
 pub use backend::{Backend, BackendError, DecodeStep, DeviceInfo, PrefillLogits};

@@ -145,7 +145,7 @@ pub trait TokenMask: Send {
 pub struct ReasoningBudget {
     /// Tokens of reasoning after which it is ended.
     pub tokens: usize,
-    /// Tokens that end it, `</think>` among them; they become part of the reply.
+    /// Tokens that end it; they become part of the reply. Where `</think>` is not among them, it follows them.
     pub end: Vec<u32>,
 }
 

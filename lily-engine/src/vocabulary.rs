@@ -86,6 +86,14 @@ impl Vocabulary {
         self.special.binary_search(&id).is_ok()
     }
 
+    /// The control token without text whose name is `name`.
+    pub(crate) fn special(&self, name: &str) -> Option<u32> {
+        self.special
+            .iter()
+            .copied()
+            .find(|&id| self.token_bytes(id) == name.as_bytes())
+    }
+
     /// Control tokens that penalties leave alone: punishing markup for coming often breaks tool calls.
     pub(crate) fn is_control(&self, id: u32) -> bool {
         let markup = self.markup;
