@@ -86,6 +86,28 @@ impl Encoding {
         }
     }
 
+    /// Bytes of the elements, scales and biases of `[count, rows, cols]`, or `None` where a row is not whole groups and bytes or the
+    /// sizes overflow.
+    pub fn expected_bytes(self, count: usize, rows: usize, cols: usize) -> Option<(usize, usize, usize)> {
+        let all_rows = count.checked_mul(rows)?;
+        let row_bits = cols.checked_mul(self.bits())?;
+        let groups = match self.group_size() {
+            Some(group_size) if cols % group_size != 0 => return None,
+            Some(group_size) => cols / group_size,
+            None => 0,
+        };
+        if row_bits % 8 != 0 {
+            return None;
+        }
+        let codes = all_rows.checked_mul(row_bits / 8)?;
+        let scales = all_rows.checked_mul(groups.checked_mul(self.scale_size())?)?;
+        let biases = match self {
+            Encoding::Affine { .. } => scales,
+            _ => 0,
+        };
+        Some((codes, scales, biases))
+    }
+
     /// Bytes of one group's scale (and as many of its bias in the affine format).
     pub fn scale_size(self) -> usize {
         match self {
@@ -98,8 +120,7 @@ impl Encoding {
 
 /// A weight matrix `[count, rows, cols]` that maps `cols` inputs to `rows` outputs; `count` is 1, or the experts of a stacked tensor.
 ///
-/// Whoever builds one has checked that `codes`, `scales` and `biases` have exactly the lengths that the shape and encoding ask for
-/// (`Matrix::expected_bytes`), so that rows can be sliced without further checks.
+/// Whoever builds one has checked [`Matrix::has_expected_lengths`], so that rows can be sliced without further checks.
 #[derive(Clone, Debug)]
 pub struct Matrix {
     /// Name of the module in the checkpoint, without `.weight`.
@@ -121,6 +142,12 @@ pub struct Matrix {
 }
 
 impl Matrix {
+    /// Whether `codes`, `scales` and `biases` have exactly the lengths that the shape and encoding ask for.
+    pub fn has_expected_lengths(&self) -> bool {
+        let lengths = self.encoding.expected_bytes(self.count, self.rows, self.cols);
+        lengths == Some((self.codes.len(), self.scales.len(), self.biases.len()))
+    }
+
     /// Bytes of one row's elements.
     pub fn row_bytes(&self) -> usize {
         self.cols * self.encoding.bits() / 8
