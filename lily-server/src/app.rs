@@ -1,0 +1,119 @@
+//! The server's shared state and its routes.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::http::{HeaderValue, Method, Uri};
+use axum::middleware;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use lily_engine::Engine;
+use lily_model::Checkpoint;
+use tower_http::cors::{AllowOrigin, Any, CorsLayer};
+
+use crate::access;
+use crate::config::ServerConfig;
+use crate::endpoints::{chat, health, models};
+use crate::error::{AnthropicError, ApiError};
+
+/// What all requests share.
+#[derive(Debug)]
+pub struct App {
+    /// Options of the server.
+    pub config: ServerConfig,
+    /// The running model.
+    pub engine: Engine,
+    /// Tokenizer, chat template and generation defaults of the model.
+    pub checkpoint: Arc<Checkpoint>,
+    /// When the server started.
+    pub started: SystemTime,
+}
+
+/// Handle to what all requests share.
+pub type AppState = Arc<App>;
+
+impl App {
+    /// The state of a server that starts now.
+    pub fn new(config: ServerConfig, engine: Engine, checkpoint: Arc<Checkpoint>) -> AppState {
+        Arc::new(Self {
+            config,
+            engine,
+            checkpoint,
+            started: SystemTime::now(),
+        })
+    }
+
+    /// Whether the server has the model that a request asks for.
+    pub fn check_model(&self, name: Option<&str>) -> Result<(), ApiError> {
+        match name {
+            Some(name) if !self.config.serves(name) => Err(ApiError::NoModel {
+                asked: name.to_owned(),
+                served: self.config.model_id.clone(),
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// All routes, with what guards them.
+pub fn router(state: AppState) -> Router {
+    Router::new()
+        .route("/health", get(health::health))
+        .route("/v1/models", get(models::list))
+        .route("/v1/models/{*id}", get(models::show))
+        .route("/v1/chat/completions", post(chat::complete))
+        .fallback(no_route)
+        .method_not_allowed_fallback(method_not_allowed)
+        .layer(DefaultBodyLimit::max(state.config.max_body_bytes))
+        .layer(middleware::from_fn_with_state(Arc::clone(&state), access::guard))
+        .layer(cors(&state.config))
+        .with_state(state)
+}
+
+fn cors(config: &ServerConfig) -> CorsLayer {
+    let origins = if config.cors_origins.iter().any(|origin| origin == "*") {
+        AllowOrigin::any()
+    } else {
+        AllowOrigin::list(
+            config
+                .cors_origins
+                .iter()
+                .filter_map(|origin| HeaderValue::from_str(origin).ok()),
+        )
+    };
+    CorsLayer::new()
+        .allow_origin(origins)
+        .allow_methods([Method::GET, Method::POST])
+        .allow_headers(Any)
+}
+
+async fn no_route(method: Method, uri: Uri) -> Response {
+    in_dialect(
+        &uri,
+        ApiError::NoRoute {
+            method: method.to_string(),
+            path: uri.path().to_owned(),
+        },
+    )
+}
+
+async fn method_not_allowed(method: Method, uri: Uri) -> Response {
+    in_dialect(
+        &uri,
+        ApiError::MethodNotAllowed {
+            method: method.to_string(),
+            path: uri.path().to_owned(),
+        },
+    )
+}
+
+/// Answers with an error in the shape that the route's clients expect.
+pub fn in_dialect(uri: &Uri, error: ApiError) -> Response {
+    if uri.path().starts_with("/v1/messages") {
+        AnthropicError(error).into_response()
+    } else {
+        error.into_response()
+    }
+}

@@ -1,0 +1,240 @@
+//! A chat request in the terms that all APIs share, and its way to the engine.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use lily_engine::{Event, GenerateRequest, Generation, ReasoningBudget, ReplyFormat, Sampling};
+use lily_model::{ChatInput, Checkpoint, GenerationConfig};
+use serde_json::{Map, Value};
+
+use crate::app::AppState;
+use crate::error::ApiError;
+use crate::openai::sampling::{LogitBias, SamplingFields};
+use crate::reply::{ReplyEvent, ReplyMachine};
+use crate::tools::definition::{Tool, ToolChoice};
+
+/// Written at the end of thoughts that ran out of their budget: the model then answers from what it has, as it was trained to.
+const BUDGET_END: &str =
+    "\n\nConsidering the limited time by the user, I have to give the solution based on the thinking directly now.\n";
+
+/// A chat request, whichever API it came through.
+#[derive(Clone, Debug, Default)]
+pub struct ChatJob {
+    /// Messages as the template takes them.
+    pub messages: Vec<Value>,
+    /// Functions that the model may call.
+    pub tools: Arc<[Tool]>,
+    /// Whether it may or must.
+    pub tool_choice: ToolChoice,
+    /// How it thinks.
+    pub thinking: Thinking,
+    /// How tokens are chosen.
+    pub sampling: SamplingFields,
+    /// Most tokens of the reply.
+    pub max_tokens: Option<u64>,
+    /// Alternatives to each token whose log-probabilities are wanted, if any are.
+    pub logprobs: Option<usize>,
+    /// Name of the conversation.
+    pub cache_key: Option<String>,
+    /// Name of whoever asks.
+    pub client: Option<String>,
+}
+
+/// How the model thinks before it answers.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Thinking {
+    /// Whether it does; the template's default where absent.
+    pub enabled: Option<bool>,
+    /// Whether thoughts of earlier turns stay in the prompt. They do unless the request says otherwise: histories then only grow, so the
+    /// prefix cache serves them, and the model sees the arguments of its earlier calls as it made them.
+    pub preserve: Option<bool>,
+    /// Most tokens of thoughts.
+    pub budget: Option<usize>,
+    /// Further variables of the template.
+    pub extra: Map<String, Value>,
+}
+
+/// A request's prompt, ready for the engine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Prompt {
+    /// Its tokens.
+    pub tokens: Vec<u32>,
+    /// Its text.
+    pub text: String,
+    /// Whether the reply starts with thoughts.
+    pub starts_in_reasoning: bool,
+}
+
+impl ChatJob {
+    /// Renders and tokenizes the conversation.
+    pub fn prompt(&self, checkpoint: &Checkpoint) -> Result<Prompt, ApiError> {
+        let template = checkpoint
+            .chat_template()
+            .map_err(|error| ApiError::invalid_request(error.to_string()))?;
+        let definitions: Vec<Value> = self.tools.iter().map(|tool| tool.definition.clone()).collect();
+        let rendered = template
+            .render(&ChatInput {
+                messages: &self.messages,
+                tools: &definitions,
+                add_generation_prompt: true,
+                enable_thinking: self.thinking.enabled,
+                preserve_thinking: Some(self.thinking.preserve.unwrap_or(true)),
+                extra: self.thinking.extra.clone(),
+            })
+            .map_err(|error| match error {
+                lily_model::Error::TemplateRefused(_) => ApiError::invalid("messages", error.to_string()),
+                other => ApiError::Internal(other.to_string()),
+            })?;
+        let tokens = checkpoint
+            .tokenizer
+            .encode_prompt(&rendered)
+            .map_err(|error| ApiError::Internal(error.to_string()))?;
+        Ok(Prompt {
+            tokens,
+            text: rendered.text(),
+            starts_in_reasoning: rendered.ends_in_thinking(),
+        })
+    }
+
+    /// What the engine is asked for the `choice`-th reply.
+    fn request(&self, prompt: &Prompt, choice: u32, checkpoint: &Checkpoint) -> Result<GenerateRequest, ApiError> {
+        let tokenizer = &checkpoint.tokenizer;
+        let mut request = GenerateRequest::new(prompt.tokens.clone());
+        request.sampling = sampling(&self.sampling, &checkpoint.generation, choice);
+        request.stop_tokens = checkpoint.generation.eos_token_ids.clone();
+        request.stop_strings = self.sampling.stop.clone().unwrap_or_default().0;
+        request.max_tokens = self
+            .max_tokens
+            .map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
+        request.logprobs = self.logprobs;
+        request.format = ReplyFormat::Chat {
+            starts_in_reasoning: prompt.starts_in_reasoning,
+        };
+        if let Some(tokens) = self.thinking.budget {
+            let end = format!("{BUDGET_END}</think>\n\n");
+            let end = tokenizer
+                .encode(&end)
+                .map_err(|error| ApiError::Internal(error.to_string()))?;
+            request.reasoning_budget = Some(ReasoningBudget { tokens, end });
+        }
+        if self.tool_choice == ToolChoice::None
+            && let Some(open) = tokenizer.added_token("<tool_call>")
+        {
+            request.sampling.logit_bias.push((open, f32::NEG_INFINITY));
+        }
+        request.snapshot_at = message_ends(&prompt.tokens, tokenizer.added_token("<|im_end|>"));
+        request.cache_key = self.cache_key.clone();
+        request.client = self.client.clone();
+        Ok(request)
+    }
+
+    /// Starts the request's replies: as many as `n` asks for.
+    pub async fn start(self, app: &AppState) -> Result<Vec<Reply>, ApiError> {
+        let shared = Arc::clone(app);
+        // A long conversation takes a while to render and tokenize; other requests must not wait for it.
+        let work = tokio::task::spawn_blocking(move || {
+            let prompt = self.prompt(&shared.checkpoint)?;
+            let choices = self.sampling.n.unwrap_or(1);
+            (0..choices)
+                .map(|choice| {
+                    let request = self.request(&prompt, choice, &shared.checkpoint)?;
+                    let generation = shared.engine.submit(request)?;
+                    Ok(Reply::new(generation, ReplyMachine::new(&self.tools)))
+                })
+                .collect()
+        });
+        work.await
+            .map_err(|error| ApiError::Internal(format!("the request could not be prepared: {error}")))?
+    }
+}
+
+/// The request's wishes over the checkpoint's defaults.
+pub fn sampling(fields: &SamplingFields, defaults: &GenerationConfig, choice: u32) -> Sampling {
+    let base = Sampling::from_config(defaults);
+    Sampling {
+        temperature: fields.temperature.unwrap_or(base.temperature),
+        top_k: fields
+            .top_k
+            .map_or(base.top_k, |top_k| usize::try_from(top_k).unwrap_or(0)),
+        // OpenAI allows 0, which keeps only the most likely token, as the smallest mass does.
+        top_p: fields.top_p.unwrap_or(base.top_p).max(f32::MIN_POSITIVE),
+        min_p: fields.min_p.unwrap_or(base.min_p),
+        repetition_penalty: fields.repetition_penalty.unwrap_or(base.repetition_penalty),
+        presence_penalty: fields.presence_penalty.unwrap_or(base.presence_penalty),
+        frequency_penalty: fields.frequency_penalty.unwrap_or(base.frequency_penalty),
+        logit_bias: fields.logit_bias.clone().unwrap_or(LogitBias(Vec::new())).0,
+        // Each choice has its own numbers, all of them repeatable.
+        seed: fields.seed.map(|seed| (seed as u64).wrapping_add(u64::from(choice))),
+    }
+}
+
+/// Where snapshots for later requests are worth keeping: after the system message, which other conversations share, and after the last
+/// few messages, from which an edited or repeated turn starts.
+fn message_ends(tokens: &[u32], end: Option<u32>) -> Vec<usize> {
+    const LAST: usize = 3;
+    let Some(end) = end else { return Vec::new() };
+    // A line break follows each message's end and belongs to it.
+    let ends: Vec<usize> = (0..tokens.len())
+        .filter(|&at| tokens[at] == end)
+        .map(|at| (at + 2).min(tokens.len()))
+        .collect();
+    let mut chosen: Vec<usize> = ends.iter().rev().take(LAST).copied().collect();
+    chosen.extend(ends.first());
+    chosen.sort_unstable();
+    chosen.dedup();
+    chosen
+}
+
+/// A reply on its way. Dropping it stops its generation.
+#[derive(Debug)]
+pub struct Reply {
+    generation: Generation,
+    machine: ReplyMachine,
+    ready: VecDeque<ReplyEvent>,
+    done: bool,
+}
+
+impl Reply {
+    fn new(generation: Generation, machine: ReplyMachine) -> Self {
+        Self {
+            generation,
+            machine,
+            ready: VecDeque::new(),
+            done: false,
+        }
+    }
+
+    /// The next piece; `None` after [`ReplyEvent::Finished`] or [`ReplyEvent::Failed`].
+    pub async fn next(&mut self) -> Option<ReplyEvent> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                self.done = matches!(event, ReplyEvent::Finished { .. } | ReplyEvent::Failed(_));
+                return Some(event);
+            }
+            if self.done {
+                return None;
+            }
+            let event = self
+                .generation
+                .next()
+                .await
+                .unwrap_or(Event::Failed(lily_engine::EngineError::Stopped));
+            let mut out = Vec::new();
+            self.machine.push(event, &mut out);
+            self.ready.extend(out);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn snapshots_are_asked_for_after_the_first_and_the_last_messages() {
+        let tokens = [1, 9, 0, 1, 9, 0, 1, 9, 0, 1, 9, 0, 1, 9, 0, 1];
+        assert_eq!(message_ends(&tokens, Some(9)), [3, 9, 12, 15]);
+        assert_eq!(message_ends(&tokens[..2], Some(9)), [2]);
+        assert_eq!(message_ends(&tokens, None), Vec::<usize>::new());
+    }
+}

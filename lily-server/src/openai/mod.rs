@@ -1,0 +1,6 @@
+//! OpenAI's shapes: what requests hold and how replies look. Nothing here talks to the engine.
+
+pub mod chat_reply;
+pub mod chat_request;
+pub mod message;
+pub mod sampling;

@@ -1,0 +1,213 @@
+//! From the engine's events to the pieces of a reply: the one place where reasoning, content and tool calls are told apart.
+//!
+//! Every API, streamed or not, is written in terms of [`ReplyEvent`], so all of them agree on what the model said.
+
+use std::sync::Arc;
+
+use lily_engine::{Event, FinishReason, Markup, Part, ReplyBuilder, ReplyDelta, Token, TokenLogprobs, Usage};
+
+use crate::error::ApiError;
+use crate::ids;
+use crate::tools::definition::Tool;
+use crate::tools::parser::{CallEvent, CallParser};
+
+/// A piece of a reply.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ReplyEvent {
+    /// The request left the queue.
+    Started {
+        /// Tokens of the prompt.
+        prompt_tokens: usize,
+        /// Those of them that came from the prefix cache.
+        cached_tokens: usize,
+    },
+    /// A part of the prompt was read.
+    Progress {
+        /// Tokens read so far.
+        done: usize,
+        /// Tokens of the prompt.
+        total: usize,
+    },
+    /// Log-probabilities of the prompt's tokens.
+    PromptLogprobs(Vec<TokenLogprobs>),
+    /// Log-probabilities of a token of the content; its text comes with this or a later piece.
+    Logprobs(TokenLogprobs),
+    /// More of the thoughts.
+    Reasoning(String),
+    /// More of the answer.
+    Content(String),
+    /// A call starts.
+    CallStart {
+        /// Number of the call in this reply, from 0.
+        index: usize,
+        /// Ties the call to its result.
+        id: String,
+        /// The function.
+        name: String,
+    },
+    /// More of a call's arguments, as JSON text.
+    CallArguments {
+        /// Number of the call.
+        index: usize,
+        /// The next characters.
+        text: String,
+    },
+    /// A call is complete.
+    CallEnd {
+        /// Number of the call.
+        index: usize,
+    },
+    /// The reply is complete; the last event.
+    Finished {
+        /// Why.
+        reason: Ending,
+        /// What it took.
+        usage: Usage,
+    },
+    /// The reply broke off; the last event.
+    Failed(ApiError),
+}
+
+/// Why a reply ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// The model was done.
+    Stop,
+    /// A stop string of the request.
+    StopString,
+    /// The model was done after calling functions.
+    ToolCalls,
+    /// The token limit or the context limit.
+    Length,
+}
+
+/// Turns the engine's events into pieces of a reply.
+#[derive(Clone, Debug)]
+pub struct ReplyMachine {
+    builder: ReplyBuilder,
+    /// Absent where the request has no tools: call markup is then text.
+    parser: Option<CallParser>,
+    part: Part,
+    calls: usize,
+    /// Whether content came since the last call, for calls that turn out to be text.
+    found: Vec<CallEvent>,
+}
+
+impl ReplyMachine {
+    /// For a reply to a request with these tools.
+    pub fn new(tools: &Arc<[Tool]>) -> Self {
+        Self {
+            builder: ReplyBuilder::new(),
+            parser: (!tools.is_empty()).then(|| CallParser::new(Arc::clone(tools))),
+            part: Part::Content,
+            calls: 0,
+            found: Vec::new(),
+        }
+    }
+
+    /// Takes the engine's next event.
+    pub fn push(&mut self, event: Event, out: &mut Vec<ReplyEvent>) {
+        match event {
+            Event::Started {
+                prompt_tokens,
+                cached_tokens,
+            } => {
+                out.push(ReplyEvent::Started {
+                    prompt_tokens,
+                    cached_tokens,
+                });
+            }
+            Event::PrefillProgress { done, total } => out.push(ReplyEvent::Progress { done, total }),
+            Event::PromptLogprobs(list) => out.push(ReplyEvent::PromptLogprobs(list)),
+            Event::Token(token) => self.token(token, out),
+            Event::Finished { reason, usage } => self.finish(reason, usage, out),
+            Event::Failed(error) => out.push(ReplyEvent::Failed(error.into())),
+        }
+    }
+
+    fn token(&mut self, mut token: Token, out: &mut Vec<ReplyEvent>) {
+        if token.part == Part::Content
+            && token.markup.is_none()
+            && let Some(logprobs) = token.logprobs.take()
+        {
+            out.push(ReplyEvent::Logprobs(logprobs));
+        }
+        self.part = match token.markup {
+            Some(Markup::ThinkStart) => Part::Reasoning,
+            Some(Markup::ThinkEnd | Markup::ToolCallEnd) => Part::Content,
+            Some(Markup::ToolCallStart) => Part::ToolCall,
+            Some(Markup::End) | None => token.part,
+        };
+        let mut deltas = Vec::new();
+        self.builder.push(&token, |delta| deltas.push(delta));
+        for delta in deltas {
+            self.delta(delta, out);
+        }
+    }
+
+    fn delta(&mut self, delta: ReplyDelta, out: &mut Vec<ReplyEvent>) {
+        let Some(parser) = &mut self.parser else {
+            out.push(match delta {
+                ReplyDelta::Reasoning(text) => ReplyEvent::Reasoning(text),
+                ReplyDelta::Content(text) | ReplyDelta::ToolCall(text) => ReplyEvent::Content(text),
+                ReplyDelta::ToolCallStart => ReplyEvent::Content("<tool_call>".into()),
+                ReplyDelta::ToolCallEnd => ReplyEvent::Content("</tool_call>".into()),
+            });
+            return;
+        };
+        match delta {
+            ReplyDelta::Reasoning(text) => out.push(ReplyEvent::Reasoning(text)),
+            ReplyDelta::Content(text) => out.push(ReplyEvent::Content(text)),
+            ReplyDelta::ToolCallStart => parser.open(),
+            ReplyDelta::ToolCall(text) => parser.push(&text, &mut self.found),
+            ReplyDelta::ToolCallEnd => parser.close(&mut self.found),
+        }
+        self.give_out_found(out);
+    }
+
+    fn give_out_found(&mut self, out: &mut Vec<ReplyEvent>) {
+        for event in self.found.drain(..) {
+            match event {
+                CallEvent::Start(name) => {
+                    out.push(ReplyEvent::CallStart {
+                        index: self.calls,
+                        id: ids::new("call"),
+                        name,
+                    });
+                    self.calls += 1;
+                }
+                CallEvent::Arguments(text) => {
+                    out.push(ReplyEvent::CallArguments {
+                        index: self.calls.saturating_sub(1),
+                        text,
+                    });
+                }
+                CallEvent::End => out.push(ReplyEvent::CallEnd {
+                    index: self.calls.saturating_sub(1),
+                }),
+                CallEvent::Text(text) => out.push(ReplyEvent::Content(text)),
+            }
+        }
+    }
+
+    fn finish(&mut self, reason: FinishReason, usage: Usage, out: &mut Vec<ReplyEvent>) {
+        let mut tail = None;
+        self.builder.finish(self.part, |delta| tail = Some(delta));
+        if let Some(delta) = tail {
+            self.delta(delta, out);
+        }
+        if self.part == Part::ToolCall
+            && let Some(parser) = &mut self.parser
+        {
+            parser.abandon(reason == FinishReason::Length, &mut self.found);
+            self.give_out_found(out);
+        }
+        let reason = match reason {
+            FinishReason::Length => Ending::Length,
+            FinishReason::Stop | FinishReason::StopString if self.calls > 0 => Ending::ToolCalls,
+            FinishReason::Stop => Ending::Stop,
+            FinishReason::StopString => Ending::StopString,
+        };
+        out.push(ReplyEvent::Finished { reason, usage });
+    }
+}
