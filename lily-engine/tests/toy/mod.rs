@@ -1,0 +1,324 @@
+//! A backend whose logits are a hash of the tokens before: every mistake in what a sequence holds shows in what it generates.
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use lily_engine::{
+    Backend, BackendError, DecodeStep, DeviceInfo, Engine, EngineOptions, Event, FinishReason, GenerateRequest,
+    Generation, MarkupIds, PrefillLogits, Token, Usage, Vocabulary,
+};
+
+pub const END: u32 = 256;
+pub const THINK: u32 = 257;
+pub const THINK_END: u32 = 258;
+pub const CALL: u32 = 259;
+pub const CALL_END: u32 = 260;
+/// Valid ids; the model has rows beyond them, which it likes best.
+pub const VALID: usize = 261;
+pub const ROWS: usize = 272;
+/// Bytes of state: a fixed part and some for each token.
+pub const FIXED_BYTES: usize = 1000;
+pub const TOKEN_BYTES: usize = 10;
+
+/// What happened in the backend.
+#[derive(Debug, Default)]
+pub struct Log {
+    /// Tokens of each prefill chunk.
+    pub chunks: Vec<usize>,
+    /// Sequences of each decode step.
+    pub batches: Vec<usize>,
+    pub restores: usize,
+    pub snapshots: usize,
+    /// `P` for a prefill chunk, `D` for a decode step.
+    pub order: String,
+    /// Snapshots whose restore fails, by their tokens.
+    pub broken: HashSet<Vec<u32>>,
+    /// Sequences that hold this token make the device fail.
+    pub poison: Option<u32>,
+    /// The logits after this token are not numbers.
+    pub not_a_number: Option<u32>,
+    /// Time that a decode step and a token of prefill take.
+    pub pace: Duration,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct ToySequence {
+    tokens: Vec<u32>,
+    logits: Vec<f32>,
+}
+
+pub struct Toy {
+    pub log: Arc<Mutex<Log>>,
+    /// The token after `n` tokens is `script[n]` where that exists, else what the hash says.
+    pub script: Vec<u32>,
+    pub max_chunk: usize,
+    pub context_limit: usize,
+}
+
+impl Toy {
+    pub fn new() -> Self {
+        Toy {
+            log: Arc::default(),
+            script: Vec::new(),
+            max_chunk: 64,
+            context_limit: 100_000,
+        }
+    }
+
+    /// Replies `reply` to prompts of `prompt` tokens.
+    pub fn scripted(prompt: usize, reply: &[u32]) -> Self {
+        Toy {
+            script: [vec![u32::MAX; prompt], reply.to_vec()].concat(),
+            ..Toy::new()
+        }
+    }
+
+    fn logits_after(&self, tokens: &[u32]) -> Vec<f32> {
+        let mut hash = 0xcbf2_9ce4_8422_2325u64;
+        for &token in tokens {
+            hash = (hash ^ u64::from(token))
+                .wrapping_mul(0x0000_0100_0000_01b3)
+                .rotate_left(23);
+        }
+        let mut logits: Vec<f32> = (0..ROWS as u64)
+            .map(|id| {
+                ((hash ^ id.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xff51_afd7_ed55_8ccd) >> 40) as f32
+            })
+            .map(|noise| noise / (1 << 24) as f32 * 8.0)
+            .collect();
+        // Control tokens only by script.
+        logits[END as usize..VALID].fill(-50.0);
+        logits[VALID..].fill(99.0);
+        if let Some(&next) = self.script.get(tokens.len()).filter(|&&next| next != u32::MAX) {
+            logits[next as usize] = 60.0;
+        }
+        if tokens
+            .last()
+            .is_some_and(|last| self.log.lock().unwrap().not_a_number == Some(*last))
+        {
+            logits[7] = f32::NAN;
+        }
+        logits
+    }
+
+    fn check(&self, tokens: &[u32]) -> Result<(), BackendError> {
+        match self.log.lock().unwrap().poison {
+            Some(poison) if tokens.contains(&poison) => Err(BackendError::Device("poisoned".into())),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Backend for Toy {
+    type Sequence = ToySequence;
+    type Snapshot = ToySequence;
+
+    fn device(&self) -> DeviceInfo {
+        DeviceInfo {
+            kind: "toy".into(),
+            description: "a hash".into(),
+        }
+    }
+
+    fn vocab_size(&self) -> usize {
+        ROWS
+    }
+
+    fn max_chunk(&self) -> usize {
+        self.max_chunk
+    }
+
+    fn max_batch(&self) -> usize {
+        4
+    }
+
+    fn context_limit(&self) -> usize {
+        self.context_limit
+    }
+
+    fn new_sequence(&mut self) -> Result<ToySequence, BackendError> {
+        Ok(ToySequence {
+            tokens: Vec::new(),
+            logits: Vec::new(),
+        })
+    }
+
+    fn position(&self, sequence: &ToySequence) -> usize {
+        sequence.tokens.len()
+    }
+
+    fn prefill(
+        &mut self,
+        sequence: &mut ToySequence,
+        tokens: &[u32],
+        logits: PrefillLogits<'_>,
+    ) -> Result<(), BackendError> {
+        assert!(
+            !tokens.is_empty() && tokens.len() <= self.max_chunk,
+            "a chunk of {}",
+            tokens.len()
+        );
+        let pace = {
+            let mut log = self.log.lock().unwrap();
+            log.chunks.push(tokens.len());
+            log.order.push('P');
+            log.pace
+        };
+        std::thread::sleep(pace * tokens.len() as u32);
+        self.check(tokens)?;
+        let start = sequence.tokens.len();
+        sequence.tokens.extend_from_slice(tokens);
+        sequence.logits = match logits {
+            PrefillLogits::None => Vec::new(),
+            PrefillLogits::Last => self.logits_after(&sequence.tokens),
+            PrefillLogits::All(each) => {
+                for row in 0..tokens.len() {
+                    each(row, &self.logits_after(&sequence.tokens[..start + row + 1]));
+                }
+                self.logits_after(&sequence.tokens)
+            }
+        };
+        Ok(())
+    }
+
+    fn decode(&mut self, batch: &mut [DecodeStep<'_, ToySequence>]) -> Result<(), BackendError> {
+        assert!(
+            !batch.is_empty() && batch.len() <= self.max_batch(),
+            "a batch of {}",
+            batch.len()
+        );
+        let pace = {
+            let mut log = self.log.lock().unwrap();
+            log.batches.push(batch.len());
+            log.order.push('D');
+            log.pace
+        };
+        std::thread::sleep(pace);
+        for step in batch {
+            self.check(&[step.token])?;
+            step.sequence.tokens.push(step.token);
+            step.sequence.logits = self.logits_after(&step.sequence.tokens);
+        }
+        Ok(())
+    }
+
+    fn logits<'a>(&'a self, sequence: &'a ToySequence) -> &'a [f32] {
+        &sequence.logits
+    }
+
+    fn snapshot(&mut self, sequence: &ToySequence) -> Result<ToySequence, BackendError> {
+        self.log.lock().unwrap().snapshots += 1;
+        Ok(sequence.clone())
+    }
+
+    fn restore(&mut self, snapshot: &ToySequence) -> Result<ToySequence, BackendError> {
+        let mut log = self.log.lock().unwrap();
+        if log.broken.contains(&snapshot.tokens) {
+            return Err(BackendError::Device("damaged".into()));
+        }
+        log.restores += 1;
+        Ok(snapshot.clone())
+    }
+
+    fn sequence_bytes(&self, tokens: usize) -> usize {
+        FIXED_BYTES + TOKEN_BYTES * tokens
+    }
+
+    fn snapshot_memory(&self, snapshot: &ToySequence, piece: &mut dyn FnMut(usize, usize)) {
+        piece(
+            snapshot.tokens.as_ptr() as usize,
+            self.sequence_bytes(snapshot.tokens.len()),
+        );
+    }
+}
+
+pub fn vocabulary() -> Vocabulary {
+    let names: [&[u8]; 5] = [b"<|im_end|>", b"<think>", b"</think>", b"<tool_call>", b"</tool_call>"];
+    let tokens = (0..=255u8).map(|byte| vec![byte]).chain(names.map(<[u8]>::to_vec));
+    let markup = MarkupIds {
+        think_start: Some(THINK),
+        think_end: Some(THINK_END),
+        tool_call_start: Some(CALL),
+        tool_call_end: Some(CALL_END),
+    };
+    Vocabulary::from_tokens(tokens, vec![END], markup)
+}
+
+/// An engine over `toy`, and the backend's log.
+pub fn engine(toy: Toy, options: EngineOptions) -> (Engine, Arc<Mutex<Log>>) {
+    let log = Arc::clone(&toy.log);
+    (Engine::start(toy, vocabulary(), options).unwrap(), log)
+}
+
+/// A request for `max_tokens` more of `prompt`.
+pub fn request(prompt: &[u32], max_tokens: usize) -> GenerateRequest {
+    GenerateRequest {
+        max_tokens: Some(max_tokens),
+        stop_tokens: vec![END],
+        ..GenerateRequest::new(prompt.to_vec())
+    }
+}
+
+/// A whole generation.
+#[derive(Debug)]
+pub struct Outcome {
+    pub events: Vec<Event>,
+    pub tokens: Vec<Token>,
+    pub reason: FinishReason,
+    pub usage: Usage,
+}
+
+impl Outcome {
+    pub fn ids(&self) -> Vec<u32> {
+        self.tokens.iter().map(|token| token.id).collect()
+    }
+
+    pub fn text(&self) -> String {
+        self.tokens.iter().map(|token| token.text.as_str()).collect()
+    }
+}
+
+/// Reads a generation to its end, which has to be a good one.
+pub fn collect(mut generation: Generation) -> Outcome {
+    let mut events = Vec::new();
+    while let Some(event) = generation.blocking_next() {
+        events.push(event);
+    }
+    let tokens = events.iter().filter_map(|event| match event {
+        Event::Token(token) => Some(token.clone()),
+        _ => None,
+    });
+    let tokens = tokens.collect();
+    match events.last() {
+        Some(&Event::Finished { reason, usage }) => Outcome {
+            tokens,
+            reason,
+            usage,
+            events,
+        },
+        other => panic!("the generation ended with {other:?}"),
+    }
+}
+
+pub fn run(engine: &Engine, request: GenerateRequest) -> Outcome {
+    collect(engine.submit(request).unwrap())
+}
+
+/// A prompt of `len` tokens, different for each `seed`.
+pub fn prompt(len: usize, seed: u32) -> Vec<u32> {
+    (0..len as u32).map(|i| (i * 31 + seed * 97 + 5) % 256).collect()
+}
+
+/// The same request on a fresh engine.
+pub fn cold(prompt: &[u32], max_tokens: usize) -> Vec<u32> {
+    let (engine, _) = engine(
+        Toy::new(),
+        EngineOptions {
+            cache_memory: 0,
+            ..EngineOptions::default()
+        },
+    );
+    run(&engine, request(prompt, max_tokens)).ids()
+}
