@@ -1,0 +1,71 @@
+//! Named switches, one for each optimization whose gain is to be measured. All are on by default, and none changes what is computed
+//! beyond rounding.
+
+use crate::error::GpuError;
+
+macro_rules! switches {
+    ($($field:ident $name:literal $text:literal,)*) => {
+        /// Which optimizations are in use.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct Switches {
+            $(#[doc = $text] pub $field: bool,)*
+        }
+
+        impl Default for Switches {
+            fn default() -> Self {
+                Switches { $($field: true,)* }
+            }
+        }
+
+        impl Switches {
+            /// Name and meaning of every switch.
+            pub const ALL: &'static [(&'static str, &'static str)] = &[$(($name, $text),)*];
+
+            /// Turns the switch `name` off.
+            ///
+            /// # Errors
+            /// [`GpuError::UnknownSwitch`]
+            pub fn without(mut self, name: &str) -> Result<Switches, GpuError> {
+                match name {
+                    $($name => self.$field = false,)*
+                    _ => {
+                        let known = Self::ALL.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+                        return Err(GpuError::UnknownSwitch { name: name.into(), known });
+                    }
+                }
+                Ok(self)
+            }
+        }
+    };
+}
+
+switches! {
+    fused_dequant "fused-dequant" "prefill: weights are expanded inside the products, not by a pass of their own",
+    gpu_routing "gpu-routing" "prefill: experts are chosen, counted and sorted on the GPU, not by the host",
+    wide_tiles "wide-tiles" "prefill: expert tiles of 32 and more rows where the load fills them, not always 16",
+    register_scan "register-scan" "prefill: the Gated DeltaNet state stays in registers for the whole chunk",
+    coalesced_kv "coalesced-kv" "decode: a lane reads neighbouring dimensions of a key in one load",
+    gqa_packing "gqa-packing" "decode: four query heads share one read of their KV head",
+    fixed_block_attention "fixed-block-attention" "decode: from 32,768 tokens on, attention is split into blocks of a fixed number of keys",
+    fused_norm "fused-norm" "decode: RMSNorm is folded into the products that take its output",
+    merged_projections "merged-projections" "projections that read the same input share a dispatch",
+    fused_top_k "fused-top-k" "decode: experts are chosen inside the dispatch that uses them",
+    fused_swiglu "fused-swiglu" "silu(gate) * up is computed where gate and up are",
+    fused_combine "fused-combine" "decode: the experts' weighted sum is computed by their down projections",
+    fused_delta "fused-delta" "decode: convolution, recurrence and gated norm are one dispatch",
+    token_hand_off "token-hand-off" "decode: the next token is chosen on the GPU, and two passes are in flight",
+    sparse_barriers "sparse-barriers" "barriers stand only where data flows",
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_switch_can_be_turned_off() {
+        for (name, _) in Switches::ALL {
+            assert_ne!(Switches::default().without(name).unwrap(), Switches::default(), "{name}");
+        }
+        assert!(Switches::default().without("speed").unwrap_err().to_string().contains("gqa-packing"));
+    }
+}
