@@ -1,0 +1,249 @@
+// The matrix-tile vocabulary: the only way kernels multiply matrices.
+//
+// A tile is 16x16 elements spread over one simdgroup, eight to a lane. Where an element lies is the backend's affair; kernels
+// ask `row(i)` and `column(i)`. Every layout puts a lane's eight elements into two rows, eight apart, four in each, and
+// gives accumulator and left operand the same layout, so a result can be converted and multiplied again without memory.
+//
+//   tile<T> t;                        // T: float for accumulators, bfloat or half for operands
+//   fill(t, v)
+//   load(t, p, pitch)                 // left operand or accumulator: element (r, c) at p[r * pitch + c]
+//   load_nk(t, p, pitch)              // right operand held as [n][k], as weights are
+//   load_kn(t, p, pitch)              // right operand held as [k][n], as values of attention are
+//   store(t, p, pitch), store_clipped(t, p, pitch, rows, columns)
+//   multiply(d0, d1, a, b0, b1)       // d0 += a * b0^T and d1 += a * b1^T: 16x32x16, the smallest step of Metal 4's units
+//   rows_max(t), rows_sum(t)          // of this lane's two rows, over all 16 columns; component row_half(i) belongs to element i
+//   convert<T>(t)
+//
+// p is device or threadgroup memory. For the NVIDIA backend p in threadgroup memory and the pitch must be multiples of
+// 16 bytes (eight 16-bit elements). All of it is for whole simdgroups: every lane must call.
+#pragma once
+#include <metal_stdlib>
+#include <metal_simdgroup_matrix>
+
+#define TILE_SIMDGROUP 1  // simdgroup_matrix: M1 to M4
+#define TILE_TENSOR 2     // Metal 4 tensor operations: M5
+#define TILE_MMA 3        // NVIDIA mma.sync
+#define TILE_LOOPS 4      // plain loops: the emulator
+#ifndef TILE_BACKEND
+#if defined(__NVPTX__)
+#define TILE_BACKEND TILE_MMA
+#elif defined(MSL_SHIM)
+#define TILE_BACKEND TILE_LOOPS
+#else
+#define TILE_BACKEND TILE_SIMDGROUP
+#endif
+#endif
+#if TILE_BACKEND == TILE_TENSOR
+#include <MetalPerformancePrimitives/MetalPerformancePrimitives.h>
+#endif
+
+namespace mt {
+using namespace metal;
+
+constant constexpr int SIDE = 16;
+
+template <typename T>
+struct tile {
+#if TILE_BACKEND == TILE_SIMDGROUP
+  // Quarters in row-major order. A right operand holds quarter (n, k) as k rows of n columns.
+  simdgroup_matrix<T, 8, 8> quarter[4];
+  METAL_FUNC T get(int i) { return quarter[i >> 1].thread_elements()[i & 1]; }
+  METAL_FUNC void set(int i, T v) { quarter[i >> 1].thread_elements()[i & 1] = v; }
+#else
+  T element[8];
+  METAL_FUNC T get(int i) { return element[i]; }
+  METAL_FUNC void set(int i, T v) { element[i] = v; }
+#endif
+};
+
+METAL_FUNC int lane_index() { return int(__metal_get_thread_index_in_simdgroup(ushort())); }
+
+// Which of the lane's two rows element i is in, and where the element lies.
+#if TILE_BACKEND == TILE_SIMDGROUP
+METAL_FUNC int row_half(int i) { return i >> 2; }
+METAL_FUNC int first_row() { return ((lane_index() >> 4) << 2) | ((lane_index() >> 1) & 3); }
+METAL_FUNC int column(int i) {
+  return (((lane_index() >> 3) & 1) << 2) + ((lane_index() & 1) << 1) + ((i >> 1) & 1) * 8 + (i & 1);
+}
+#elif TILE_BACKEND == TILE_TENSOR
+METAL_FUNC int row_half(int i) { return i >> 2; }
+METAL_FUNC int first_row() { return ((lane_index() >> 2) & 4) | ((lane_index() >> 1) & 3); }
+METAL_FUNC int column(int i) { return (((lane_index() >> 2) & 2) | (lane_index() & 1)) * 4 + (i & 3); }
+#else
+METAL_FUNC int row_half(int i) { return (i >> 1) & 1; }
+METAL_FUNC int first_row() { return lane_index() >> 2; }
+METAL_FUNC int column(int i) { return (lane_index() & 3) * 2 + (i & 1) + (i >> 2) * 8; }
+#endif
+METAL_FUNC int row(int i) { return first_row() + row_half(i) * 8; }
+
+template <typename T>
+METAL_FUNC void fill(thread tile<T>& t, T v) {
+#pragma unroll
+  for (int i = 0; i < 8; i++) {
+    t.set(i, v);
+  }
+}
+
+template <typename T, typename From>
+METAL_FUNC tile<T> convert(thread tile<From>& from) {
+  tile<T> to;
+#pragma unroll
+  for (int i = 0; i < 8; i++) {
+    to.set(i, T(from.get(i)));
+  }
+  return to;
+}
+
+// A row's 16 elements lie in four lanes.
+#if TILE_BACKEND == TILE_SIMDGROUP || TILE_BACKEND == TILE_TENSOR
+constant constexpr ushort ROW_NEIGHBOUR = 8;
+#else
+constant constexpr ushort ROW_NEIGHBOUR = 2;
+#endif
+
+METAL_FUNC float2 rows_max(thread tile<float>& t) {
+  float2 m = float2(t.get(0));
+  m[0] = m[1] = -FLT_MAX;
+#pragma unroll
+  for (int i = 0; i < 8; i++) {
+    m[row_half(i)] = max(m[row_half(i)], t.get(i));
+  }
+  m = max(m, simd_shuffle_xor(m, ushort(1)));
+  return max(m, simd_shuffle_xor(m, ROW_NEIGHBOUR));
+}
+
+METAL_FUNC float2 rows_sum(thread tile<float>& t) {
+  float2 s = float2(0.0f);
+#pragma unroll
+  for (int i = 0; i < 8; i++) {
+    s[row_half(i)] += t.get(i);
+  }
+  s += simd_shuffle_xor(s, ushort(1));
+  return s + simd_shuffle_xor(s, ROW_NEIGHBOUR);
+}
+
+#define TILE_MEMORY_BY_ELEMENT(SPACE)                                                                        \
+  template <typename T, typename M>                                                                          \
+  METAL_FUNC void load_clipped(thread tile<T>& t, const SPACE M* p, int pitch, int rows, int columns) {      \
+    _Pragma("unroll") for (int i = 0; i < 8; i++) {                                                          \
+      const bool inside = row(i) < rows && column(i) < columns;                                              \
+      t.set(i, inside ? T(p[row(i) * pitch + column(i)]) : T(0.0f));                                         \
+    }                                                                                                        \
+  }                                                                                                          \
+  template <typename T, typename M>                                                                          \
+  METAL_FUNC void store_clipped(thread tile<T>& t, SPACE M* p, int pitch, int rows, int columns) {           \
+    _Pragma("unroll") for (int i = 0; i < 8; i++) {                                                          \
+      if (row(i) < rows && column(i) < columns) {                                                            \
+        p[row(i) * pitch + column(i)] = M(t.get(i));                                                         \
+      }                                                                                                      \
+    }                                                                                                        \
+  }                                                                                                          \
+  template <typename T, typename M>                                                                          \
+  METAL_FUNC void store(thread tile<T>& t, SPACE M* p, int pitch) {                                          \
+    _Pragma("unroll") for (int i = 0; i < 8; i++) { p[row(i) * pitch + column(i)] = M(t.get(i)); }           \
+  }
+TILE_MEMORY_BY_ELEMENT(device)
+TILE_MEMORY_BY_ELEMENT(threadgroup)
+#undef TILE_MEMORY_BY_ELEMENT
+
+#if TILE_BACKEND == TILE_SIMDGROUP
+#define TILE_MEMORY(SPACE)                                                                                   \
+  template <typename T>                                                                                      \
+  METAL_FUNC void load(thread tile<T>& t, const SPACE T* p, int pitch) {                                     \
+    _Pragma("unroll") for (int q = 0; q < 4; q++) {                                                          \
+      simdgroup_load(t.quarter[q], p + (q >> 1) * 8 * pitch + (q & 1) * 8, ulong(pitch));                    \
+    }                                                                                                        \
+  }                                                                                                          \
+  template <typename T>                                                                                      \
+  METAL_FUNC void load_nk(thread tile<T>& t, const SPACE T* p, int pitch) {                                  \
+    _Pragma("unroll") for (int q = 0; q < 4; q++) {                                                          \
+      simdgroup_load(t.quarter[q], p + (q >> 1) * 8 * pitch + (q & 1) * 8, ulong(pitch), ulong2(0, 0), true); \
+    }                                                                                                        \
+  }                                                                                                          \
+  template <typename T>                                                                                      \
+  METAL_FUNC void load_kn(thread tile<T>& t, const SPACE T* p, int pitch) {                                  \
+    _Pragma("unroll") for (int q = 0; q < 4; q++) {                                                          \
+      simdgroup_load(t.quarter[q], p + (q & 1) * 8 * pitch + (q >> 1) * 8, ulong(pitch));                    \
+    }                                                                                                        \
+  }
+#else
+#define TILE_MEMORY(SPACE)                                                                                   \
+  template <typename T>                                                                                      \
+  METAL_FUNC void load(thread tile<T>& t, const SPACE T* p, int pitch) {                                     \
+    TILE_LOAD(SPACE, T, t, p, pitch)                                                                         \
+  }                                                                                                          \
+  template <typename T>                                                                                      \
+  METAL_FUNC void load_nk(thread tile<T>& t, const SPACE T* p, int pitch) {                                  \
+    TILE_LOAD(SPACE, T, t, p, pitch)                                                                         \
+  }                                                                                                          \
+  template <typename T>                                                                                      \
+  METAL_FUNC void load_kn(thread tile<T>& t, const SPACE T* p, int pitch) {                                  \
+    TILE_LOAD_TRANSPOSED(SPACE, T, t, p, pitch)                                                              \
+  }
+#define TILE_LOAD(SPACE, T, t, p, pitch)                                                                     \
+  _Pragma("unroll") for (int i = 0; i < 8; i++) { t.element[i] = p[row(i) * pitch + column(i)]; }
+#define TILE_LOAD_TRANSPOSED(SPACE, T, t, p, pitch)                                                          \
+  _Pragma("unroll") for (int i = 0; i < 8; i++) { t.element[i] = p[column(i) * pitch + row(i)]; }
+#endif
+TILE_MEMORY(device)
+#if TILE_BACKEND == TILE_MMA
+// From shared memory, one instruction loads all four quarters; float tiles have no such instruction.
+#undef TILE_LOAD
+#undef TILE_LOAD_TRANSPOSED
+#define TILE_LOAD(SPACE, T, t, p, pitch)                                                                     \
+  if constexpr (sizeof(T) == 2) {                                                                            \
+    ::msl::load_matrices(t.element, p + (lane_index() & 15) * pitch + (lane_index() >> 4) * 8);              \
+  } else {                                                                                                   \
+    _Pragma("unroll") for (int i = 0; i < 8; i++) { t.element[i] = p[row(i) * pitch + column(i)]; }          \
+  }
+#define TILE_LOAD_TRANSPOSED(SPACE, T, t, p, pitch)                                                          \
+  ::msl::load_matrices_transposed(                                                                           \
+      t.element, p + ((lane_index() & 7) + (lane_index() >> 4) * 8) * pitch + ((lane_index() >> 3) & 1) * 8);
+#endif
+TILE_MEMORY(threadgroup)
+#undef TILE_MEMORY
+#undef TILE_LOAD
+#undef TILE_LOAD_TRANSPOSED
+
+template <typename T>
+METAL_FUNC void multiply(thread tile<float>& d0, thread tile<float>& d1, thread tile<T>& a, thread tile<T>& b0,
+                         thread tile<T>& b1) {
+#if TILE_BACKEND == TILE_SIMDGROUP
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+#pragma unroll
+      for (int k = 0; k < 2; k++) {
+        simdgroup_multiply_accumulate(d0.quarter[i * 2 + j], a.quarter[i * 2 + k], b0.quarter[j * 2 + k], d0.quarter[i * 2 + j]);
+        simdgroup_multiply_accumulate(d1.quarter[i * 2 + j], a.quarter[i * 2 + k], b1.quarter[j * 2 + k], d1.quarter[i * 2 + j]);
+      }
+    }
+  }
+#elif TILE_BACKEND == TILE_TENSOR
+  constexpr auto descriptor = mpp::tensor_ops::matmul2d_descriptor(
+      16, 32, 16, false, true, true, mpp::tensor_ops::matmul2d_descriptor::mode::multiply_accumulate);
+  mpp::tensor_ops::matmul2d<descriptor, execution_simdgroup> op;
+  auto left = op.template get_left_input_cooperative_tensor<T, T, float>();
+  auto right = op.template get_right_input_cooperative_tensor<T, T, float>();
+  auto sum = op.template get_destination_cooperative_tensor<decltype(left), decltype(right), float>();
+#pragma unroll
+  for (short i = 0; i < 8; i++) {
+    left[i] = a.element[i];
+    right[i] = b0.element[i];
+    right[8 + i] = b1.element[i];
+    sum[i] = d0.element[i];
+    sum[8 + i] = d1.element[i];
+  }
+  op.run(left, right, sum);
+#pragma unroll
+  for (short i = 0; i < 8; i++) {
+    d0.element[i] = sum[i];
+    d1.element[i] = sum[8 + i];
+  }
+#else
+  ::msl::multiply_tile(d0.element, d1.element, a.element, b0.element, b1.element);
+#endif
+}
+
+}  // namespace mt

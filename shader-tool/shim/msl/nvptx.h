@@ -1,0 +1,182 @@
+// What the shim needs from its target, on NVIDIA GPUs: a simdgroup is a warp, threadgroup memory is shared memory.
+#pragma once
+
+namespace msl {
+
+// ---- positions -----------------------------------------------------------------
+#define MSL_REGISTER3(NAME) \
+  { __nvvm_read_ptx_sreg_##NAME##_x(), __nvvm_read_ptx_sreg_##NAME##_y(), __nvvm_read_ptx_sreg_##NAME##_z() }
+MSL_ALWAYS_INLINE Position threadgroup_in_grid() { return Position MSL_REGISTER3(ctaid); }
+MSL_ALWAYS_INLINE Position threadgroup_size() { return Position MSL_REGISTER3(ntid); }
+MSL_ALWAYS_INLINE Position grid_size() { return Position MSL_REGISTER3(nctaid); }
+MSL_ALWAYS_INLINE Position thread_in_threadgroup() { return Position MSL_REGISTER3(tid); }
+#undef MSL_REGISTER3
+MSL_ALWAYS_INLINE Position threads_in_grid() {
+  const Position g = grid_size(), s = threadgroup_size();
+  return {g.x * s.x, g.y * s.y, g.z * s.z};
+}
+MSL_ALWAYS_INLINE Position thread_in_grid() {
+  const Position g = threadgroup_in_grid(), s = threadgroup_size(), t = thread_in_threadgroup();
+  return {g.x * s.x + t.x, g.y * s.y + t.y, g.z * s.z + t.z};
+}
+MSL_ALWAYS_INLINE uint thread_index() {
+  const Position s = threadgroup_size(), t = thread_in_threadgroup();
+  return t.x + s.x * (t.y + s.y * t.z);
+}
+MSL_ALWAYS_INLINE uint lane() { return __nvvm_read_ptx_sreg_laneid(); }
+MSL_ALWAYS_INLINE uint simdgroups() {
+  const Position s = threadgroup_size();
+  return (s.x * s.y * s.z + 31) / 32;
+}
+
+// ---- barriers --------------------------------------------------------------------
+MSL_ALWAYS_INLINE void threadgroup_wait() { __syncthreads(); }
+MSL_ALWAYS_INLINE void simdgroup_wait() { __nvvm_bar_warp_sync(-1); }
+
+// ---- exchanges between lanes -------------------------------------------------------
+// Shuffles move 32 bits; larger and smaller types go in pieces.
+template <class T, class F>
+MSL_ALWAYS_INLINE T by_words(T v, F f) {
+  constexpr int WORDS = (sizeof(T) + 3) / 4;
+  union {
+    T value;
+    int words[WORDS];
+  } u;
+  for (int i = 0; i < WORDS; i++) {
+    u.words[i] = 0;
+  }
+  u.value = v;
+#pragma unroll
+  for (int i = 0; i < WORDS; i++) {
+    u.words[i] = f(u.words[i]);
+  }
+  return u.value;
+}
+template <class T>
+MSL_ALWAYS_INLINE T shuffle_index(T v, uint from) {
+  return by_words(v, [=](int w) { return __nvvm_shfl_sync_idx_i32(-1, w, from, 31); });
+}
+template <class T>
+MSL_ALWAYS_INLINE T shuffle_xor(T v, uint mask) {
+  return by_words(v, [=](int w) { return __nvvm_shfl_sync_bfly_i32(-1, w, mask, 31); });
+}
+template <class T>
+MSL_ALWAYS_INLINE T shuffle_down(T v, uint by) {
+  return by_words(v, [=](int w) { return __nvvm_shfl_sync_down_i32(-1, w, by, 31); });
+}
+template <class T>
+MSL_ALWAYS_INLINE T shuffle_up(T v, uint by) {
+  return by_words(v, [=](int w) { return __nvvm_shfl_sync_up_i32(-1, w, by, 0); });
+}
+template <class T, class F>
+MSL_ALWAYS_INLINE T reduce(T v, F f) {
+#pragma unroll
+  for (int mask = 16; mask > 0; mask /= 2) {
+    v = f(v, shuffle_xor(v, mask));
+  }
+  return v;
+}
+MSL_ALWAYS_INLINE ulong ballot(bool vote) { return (uint)__nvvm_vote_ballot_sync(-1, vote); }
+
+// ---- matrices ------------------------------------------------------------------------
+#define MSL_MMA_16X8X16(TYPE)                                                                                            \
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." TYPE "." TYPE ".f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};" \
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                                            \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
+template <class T>
+MSL_ALWAYS_INLINE void mma_16x8x16(float* d, const uint* a, uint b0, uint b1) {
+  if constexpr (__is_same(T, __bf16)) {
+    MSL_MMA_16X8X16("bf16");
+  } else {
+    static_assert(__is_same(T, _Float16), "tiles are of bfloat or half");
+    MSL_MMA_16X8X16("f16");
+  }
+}
+#undef MSL_MMA_16X8X16
+template <class T>
+MSL_ALWAYS_INLINE uint pair(const T* elements) {
+  typedef T Two __attribute__((ext_vector_type(2)));
+  return __builtin_bit_cast(uint, Two{elements[0], elements[1]});
+}
+// d0, d1 += a * b0^T, a * b1^T; all fragments in the element order of m16n8k16's left operand, so that a right tile's pairs
+// 0 and 2 are its first eight n, pairs 1 and 3 the others.
+template <class T>
+MSL_ALWAYS_INLINE void multiply_tile(float* d0, float* d1, const T* a, const T* b0, const T* b1) {
+  const uint left[4] = {pair(a), pair(a + 2), pair(a + 4), pair(a + 6)};
+  mma_16x8x16<T>(d0, left, pair(b0), pair(b0 + 4));
+  mma_16x8x16<T>(d0 + 4, left, pair(b0 + 2), pair(b0 + 6));
+  mma_16x8x16<T>(d1, left, pair(b1), pair(b1 + 4));
+  mma_16x8x16<T>(d1 + 4, left, pair(b1 + 2), pair(b1 + 6));
+}
+// Four 8x8 matrices of 16-bit elements from shared memory; every lane names one row.
+#define MSL_LDMATRIX(NAME, VARIANT)                                                                                      \
+  template <class T>                                                                                                     \
+  MSL_ALWAYS_INLINE void NAME(T* elements, const threadgroup T* row) {                                                   \
+    static_assert(sizeof(T) == 2, "16-bit elements");                                                                    \
+    uint words[4];                                                                                                       \
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4" VARIANT ".shared.b16 {%0,%1,%2,%3}, [%4];"                               \
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])                                        \
+                 : "r"((uint)(ulong)row)                                                                                 \
+                 : "memory");                                                                                            \
+    typedef T Two __attribute__((ext_vector_type(2)));                                                                   \
+    for (int i = 0; i < 4; i++) {                                                                                        \
+      const Two two = __builtin_bit_cast(Two, words[i]);                                                                 \
+      elements[2 * i] = two.x;                                                                                           \
+      elements[2 * i + 1] = two.y;                                                                                       \
+    }                                                                                                                    \
+  }
+MSL_LDMATRIX(load_matrices, "")
+MSL_LDMATRIX(load_matrices_transposed, ".trans")
+#undef MSL_LDMATRIX
+
+// simdgroup_matrix by shuffles: correct for every type, slow; kernels use the tile vocabulary.
+template <class A, class B>
+MSL_ALWAYS_INLINE float2 multiply_8x8(A a, B b, float2 c, int row, int column) {
+  for (int k = 0; k < 8; k++) {
+    const int lane_a = ((row >> 2) << 4) | ((row & 3) << 1) | ((k >> 2) << 3) | ((k >> 1) & 1);
+    const int lane_b = ((k >> 2) << 4) | ((k & 3) << 1) | ((column >> 2) << 3) | ((column >> 1) & 1);
+    const float a0 = shuffle_index(float(a.x), lane_a), a1 = shuffle_index(float(a.y), lane_a);
+    const float b0 = shuffle_index(float(b.x), lane_b), b1 = shuffle_index(float(b.y), lane_b);
+    const float left = (k & 1) ? a1 : a0;
+    c.x = __builtin_fmaf(left, b0, c.x);
+    c.y = __builtin_fmaf(left, b1, c.y);
+  }
+  return c;
+}
+
+// ---- arithmetic ------------------------------------------------------------------------
+// The unqualified functions are as fast and as rough as Metal's fast ones; precise ones are made of correctly rounded steps.
+MSL_ALWAYS_INLINE float fast_exp2(float x) { return __nvvm_ex2_approx_f(x); }
+MSL_ALWAYS_INLINE float fast_exp(float x) { return __nvvm_ex2_approx_f(x * 1.44269504f); }
+MSL_ALWAYS_INLINE float fast_log2(float x) { return __nvvm_lg2_approx_f(x); }
+MSL_ALWAYS_INLINE float fast_log(float x) { return __nvvm_lg2_approx_f(x) * 0.69314718f; }
+MSL_ALWAYS_INLINE float fast_sqrt(float x) { return __nvvm_sqrt_approx_f(x); }
+MSL_ALWAYS_INLINE float fast_rsqrt(float x) { return __nvvm_rsqrt_approx_f(x); }
+MSL_ALWAYS_INLINE float fast_sin(float x) { return __nvvm_sin_approx_f(x); }
+MSL_ALWAYS_INLINE float fast_cos(float x) { return __nvvm_cos_approx_f(x); }
+MSL_ALWAYS_INLINE float fast_tanh(float x) {
+  float y;
+  asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+MSL_ALWAYS_INLINE float round_floor(float x) { return __builtin_floorf(x); }
+MSL_ALWAYS_INLINE float round_ceil(float x) { return __builtin_ceilf(x); }
+MSL_ALWAYS_INLINE float round_rint(float x) { return __builtin_rintf(x); }
+MSL_ALWAYS_INLINE float round_trunc(float x) { return __builtin_truncf(x); }
+MSL_ALWAYS_INLINE float round_round(float x) { return __builtin_truncf(x + __builtin_copysignf(0.5f, x)); }
+MSL_ALWAYS_INLINE float round_fabs(float x) { return __builtin_fabsf(x); }
+
+}  // namespace msl
+#include "nvptx_precise.h"
+
+// Specialised at compile time: the launcher of clang defines MSL_VALUE_n and MSL_GIVEN_n.
+#define MSL_CONSTANT(TYPE, INDEX) (TYPE(MSL_VALUE_##INDEX))
+#define MSL_CONSTANT_DEFINED(INDEX) (MSL_GIVEN_##INDEX != 0)
+
+#define MSL_BARE(...) __VA_ARGS__
+#define MSL_THREADGROUP(NAME, AFTER, TYPE, DIMENSIONS) \
+  [[clang::loader_uninitialized]] static threadgroup __attribute__((aligned(16))) MSL_BARE TYPE NAME MSL_BARE DIMENSIONS
+// Dynamic threadgroup memory; the launch gives its size.
+extern "C" {
+extern threadgroup __attribute__((aligned(16))) char msl_dynamic_threadgroup_memory[];
+}
