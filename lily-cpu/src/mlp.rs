@@ -1,0 +1,226 @@
+//! The feed-forward part: SwiGLU blocks, routed or not.
+
+use lily_model::GatedMlp;
+
+use crate::KernelSet;
+use crate::matmul::{Inputs, MultiplyTile, PANEL_ROWS, PanelRows, TILE_TOKENS};
+use crate::pool::Pool;
+use crate::router::{ExpertRows, Routing};
+use crate::scratch::ThreadScratch;
+use crate::shared::SharedMut;
+use crate::simd::math::{silu, zip_in_place};
+use crate::simd::{Kernel, Lanes};
+
+/// Rows of the gate and up projections, or of the down projection, of one task.
+pub(crate) const TASK_ROWS: usize = 32;
+
+/// Routed experts with the rows that they got.
+pub(crate) struct RoutedExperts<'a> {
+    pub(crate) mlp: &'a GatedMlp,
+    pub(crate) routing: &'a Routing,
+    /// `[slots, intermediate]`
+    pub(crate) hidden: &'a mut [f32],
+}
+
+/// The block that every row passes: the shared expert, or the whole of a dense model's feed-forward part.
+pub(crate) struct SharedBlock<'a> {
+    pub(crate) mlp: &'a GatedMlp,
+    /// Factor of each row's output.
+    pub(crate) gates: &'a [f32],
+    /// `[rows, intermediate]`
+    pub(crate) hidden: &'a mut [f32],
+}
+
+/// Where the work of a feed-forward part is done.
+pub(crate) struct Workers<'a> {
+    pub(crate) pool: &'a mut Pool,
+    pub(crate) set: KernelSet,
+    pub(crate) threads: SharedMut<'a, ThreadScratch>,
+}
+
+/// `x += sum of the routed experts' outputs by their weights + gate * shared block` for each row of `inputs`.
+///
+/// Two parallel regions: all gate and up rows of all experts, then all down rows. A task of the second region owns some columns
+/// of `x` and adds the experts in order, so that a row's sum has one order whatever the other rows are.
+pub(crate) fn feed_forward(
+    workers: Workers<'_>,
+    inputs: Inputs<'_>,
+    routed: Option<RoutedExperts<'_>>,
+    shared: SharedBlock<'_>,
+    x: &mut [f32],
+) {
+    let Workers { pool, set, threads } = workers;
+    let mut no_hidden = [];
+    let (experts, routing, hidden) = match routed {
+        Some(RoutedExperts { mlp, routing, hidden }) => (Some(mlp), Some(routing), hidden),
+        None => (None, None, &mut no_hidden[..]),
+    };
+    let groups: &[ExpertRows] = routing.map_or(&[], |routing| &routing.groups);
+
+    let blocks = experts.map_or(0, |mlp| mlp.gate.rows.div_ceil(TASK_ROWS));
+    let shared_blocks = shared.mlp.gate.rows.div_ceil(TASK_ROWS);
+    let hidden_out = SharedMut::new(&mut *hidden);
+    let shared_out = SharedMut::new(&mut *shared.hidden);
+    pool.run(groups.len() * blocks + shared_blocks, &|task, thread| {
+        // SAFETY: the pool gives a thread number to one task at a time.
+        let scratch = unsafe { threads.item(thread) };
+        match (experts, routing) {
+            (Some(mlp), Some(routing)) if task < groups.len() * blocks => {
+                let group = &groups[task / blocks];
+                let rows = Hidden {
+                    mlp,
+                    index: group.expert,
+                    inputs: Inputs {
+                        select: Some(&routing.slot_rows[group.slots.clone()]),
+                        ..inputs
+                    },
+                    out: hidden_out,
+                    first_slot: group.slots.start,
+                };
+                rows.compute(set, task % blocks * TASK_ROWS, scratch);
+            }
+            _ => {
+                let rows = Hidden {
+                    mlp: shared.mlp,
+                    index: 0,
+                    inputs,
+                    out: shared_out,
+                    first_slot: 0,
+                };
+                rows.compute(set, (task - groups.len() * blocks) * TASK_ROWS, scratch);
+            }
+        }
+    });
+
+    let cols = shared.mlp.down.rows;
+    let (hidden, shared_hidden) = (&*hidden, &*shared.hidden);
+    let x = SharedMut::new(x);
+    pool.run(cols.div_ceil(TASK_ROWS), &|task, thread| {
+        // SAFETY: the pool gives a thread number to one task at a time.
+        let scratch = unsafe { threads.item(thread) };
+        let first_row = task * TASK_ROWS;
+        let width = TASK_ROWS.min(cols - first_row);
+        scratch.sums[..inputs.rows() * TASK_ROWS].fill(0.0);
+        if let (Some(mlp), Some(routing)) = (experts, routing) {
+            let size = mlp.down.cols;
+            for group in groups {
+                let slots = group.slots.clone();
+                let inputs = Inputs::all(&hidden[slots.start * size..slots.end * size], size);
+                let (rows, weights) = (&routing.slot_rows[slots.clone()], &routing.slot_weights[slots]);
+                add_down(
+                    set,
+                    PanelRows::cover(&mlp.down, group.expert, first_row, width),
+                    inputs,
+                    scratch,
+                    |slot| (rows[slot] as usize, weights[slot]),
+                );
+            }
+        }
+        let down = &shared.mlp.down;
+        let shared_inputs = Inputs::all(&shared_hidden[..inputs.rows() * down.cols], down.cols);
+        add_down(
+            set,
+            PanelRows::cover(down, 0, first_row, width),
+            shared_inputs,
+            scratch,
+            |row| (row, shared.gates[row]),
+        );
+        for (row, sums) in scratch.sums.chunks_exact(TASK_ROWS).take(inputs.rows()).enumerate() {
+            // SAFETY: the tasks have different columns.
+            let x = unsafe { x.part(row * cols + first_row, width) };
+            x.iter_mut().zip(sums).for_each(|(x, sum)| *x += sum);
+        }
+    });
+}
+
+/// `hidden = silu(gate x) * (up x)` of one expert.
+struct Hidden<'a> {
+    mlp: &'a GatedMlp,
+    index: usize,
+    inputs: Inputs<'a>,
+    out: SharedMut<'a, f32>,
+    first_slot: usize,
+}
+
+impl Hidden<'_> {
+    fn compute(&self, set: KernelSet, first_row: usize, scratch: &mut ThreadScratch) {
+        let size = self.mlp.gate.rows;
+        let gates = PanelRows::cover(&self.mlp.gate, self.index, first_row, TASK_ROWS);
+        let ups = PanelRows::cover(&self.mlp.up, self.index, first_row, TASK_ROWS);
+        for (gate, up) in gates.zip(ups) {
+            gate.unpack(set, &mut scratch.panel);
+            up.unpack(set, &mut scratch.second_panel);
+            for first_token in (0..self.inputs.rows()).step_by(TILE_TOKENS) {
+                let tokens = TILE_TOKENS.min(self.inputs.rows() - first_token);
+                for (values, tile) in [
+                    (&scratch.panel, &mut scratch.tile),
+                    (&scratch.second_panel, &mut scratch.second_tile),
+                ] {
+                    set.run(MultiplyTile {
+                        values,
+                        rows: gate.rows,
+                        inputs: self.inputs,
+                        first_token,
+                        tokens,
+                        tile,
+                    });
+                }
+                let used = tokens * PANEL_ROWS;
+                set.run(SwiGlu {
+                    gate: &mut scratch.tile[..used],
+                    up: &scratch.second_tile[..used],
+                });
+                for (token, tile) in scratch.tile.chunks_exact(PANEL_ROWS).take(tokens).enumerate() {
+                    let start = (self.first_slot + first_token + token) * size + gate.first_row;
+                    // SAFETY: the tasks of the region have different experts or different rows.
+                    unsafe { self.out.part(start, gate.rows) }.copy_from_slice(&tile[..gate.rows]);
+                }
+            }
+        }
+    }
+}
+
+struct SwiGlu<'a> {
+    gate: &'a mut [f32],
+    up: &'a [f32],
+}
+
+impl Kernel for SwiGlu<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Lanes>(self) {
+        zip_in_place::<V>(self.gate, self.up, |gate, up| silu(gate).mul(up));
+    }
+}
+
+/// Adds the products of some down rows to `scratch.sums` (`[rows, TASK_ROWS]`); `target` gives row and weight of an input.
+fn add_down<'a>(
+    set: KernelSet,
+    panels: impl Iterator<Item = PanelRows<'a>>,
+    inputs: Inputs<'_>,
+    scratch: &mut ThreadScratch,
+    target: impl Fn(usize) -> (usize, f32),
+) {
+    for (index, panel) in panels.enumerate() {
+        panel.unpack(set, &mut scratch.panel);
+        for first_token in (0..inputs.rows()).step_by(TILE_TOKENS) {
+            let tokens = TILE_TOKENS.min(inputs.rows() - first_token);
+            set.run(MultiplyTile {
+                values: &scratch.panel,
+                rows: panel.rows,
+                inputs,
+                first_token,
+                tokens,
+                tile: &mut scratch.tile,
+            });
+            for (token, tile) in scratch.tile.chunks_exact(PANEL_ROWS).take(tokens).enumerate() {
+                let (row, weight) = target(first_token + token);
+                let sums = &mut scratch.sums[row * TASK_ROWS + index * PANEL_ROWS..][..panel.rows];
+                sums.iter_mut()
+                    .zip(tile)
+                    .for_each(|(sum, value)| *sum += weight * value);
+            }
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Buffers that a model allocates once.
+
+use lily_model::{MlpConfig, ModelConfig};
+
+use crate::attention::AttentionScratch;
+use crate::delta_net::scan_scratch;
+use crate::matmul::{PANEL_ROWS, TILE_TOKENS, Tile};
+use crate::mlp::TASK_ROWS;
+use crate::rope::RotaryTable;
+use crate::router::Routing;
+
+/// What one thread works with.
+pub(crate) struct ThreadScratch {
+    /// An unpacked panel of the widest matrix.
+    pub(crate) panel: Vec<f32>,
+    /// Its partner, where two matrices are multiplied side by side.
+    pub(crate) second_panel: Vec<f32>,
+    pub(crate) tile: Box<Tile>,
+    pub(crate) second_tile: Box<Tile>,
+    /// Sums of a feed-forward task `[rows, TASK_ROWS]`.
+    pub(crate) sums: Vec<f32>,
+    pub(crate) attention: AttentionScratch,
+    pub(crate) scan: Vec<f32>,
+}
+
+impl ThreadScratch {
+    pub(crate) fn new(config: &ModelConfig, widest: usize, rows: usize) -> ThreadScratch {
+        ThreadScratch {
+            panel: vec![0.0; PANEL_ROWS * widest],
+            second_panel: vec![0.0; PANEL_ROWS * widest],
+            tile: Box::new([0.0; TILE_TOKENS * PANEL_ROWS]),
+            second_tile: Box::new([0.0; TILE_TOKENS * PANEL_ROWS]),
+            sums: vec![0.0; rows * TASK_ROWS],
+            attention: AttentionScratch::new(&config.attention),
+            scan: vec![0.0; scan_scratch(&config.delta_net)],
+        }
+    }
+}
+
+/// Activations of one step; the leading dimension is the rows of the largest step.
+pub(crate) struct Activations {
+    /// Residual stream `[rows, hidden_size]`.
+    pub(crate) x: Vec<f32>,
+    /// Normalised input of the part that runs `[rows, hidden_size]`.
+    pub(crate) normed: Vec<f32>,
+    /// Queries and gates of attention, or q, k and v of Gated DeltaNet.
+    pub(crate) queries: Vec<f32>,
+    /// Keys of attention `[rows, kv_heads * head_dim]`.
+    pub(crate) keys: Vec<f32>,
+    /// Values of attention `[rows, kv_heads * head_dim]`.
+    pub(crate) values: Vec<f32>,
+    /// Output gate of Gated DeltaNet `[rows, value_heads * value_dim]`.
+    pub(crate) z: Vec<f32>,
+    /// `[rows, value_heads]`
+    pub(crate) a: Vec<f32>,
+    /// `[rows, value_heads]`
+    pub(crate) b: Vec<f32>,
+    /// Output of the mixer before its projection.
+    pub(crate) mixed: Vec<f32>,
+    /// Router logits `[rows, experts]`.
+    pub(crate) router: Vec<f32>,
+    /// The shared expert's gates `[rows]`.
+    pub(crate) shared_gates: Vec<f32>,
+    /// Hidden rows of the routed experts `[rows * top_k, intermediate]`.
+    pub(crate) hidden: Vec<f32>,
+    /// Hidden rows of the shared block `[rows, intermediate]`.
+    pub(crate) shared_hidden: Vec<f32>,
+    /// Logits of some rows `[LOGIT_ROWS, vocab_size]`.
+    pub(crate) logits: Vec<f32>,
+    pub(crate) routing: Routing,
+    pub(crate) rotary: RotaryTable,
+}
+
+/// Rows whose logits are computed at once.
+pub(crate) const LOGIT_ROWS: usize = 16;
+
+impl Activations {
+    pub(crate) fn new(config: &ModelConfig, rows: usize) -> Activations {
+        let (attention, delta_net) = (&config.attention, &config.delta_net);
+        let heads = attention.heads * attention.head_dim;
+        let kv = attention.kv_heads * attention.head_dim;
+        let values = delta_net.value_heads * delta_net.value_dim;
+        let (experts, top_k, intermediate, shared) = match config.mlp {
+            MlpConfig::Moe {
+                experts,
+                top_k,
+                intermediate,
+                shared_intermediate,
+            } => (experts, top_k, intermediate, shared_intermediate),
+            MlpConfig::Dense { intermediate } => (0, 0, 0, intermediate),
+        };
+        let buffer = |cols: usize| vec![0.0; rows * cols];
+        Activations {
+            x: buffer(config.hidden_size),
+            normed: buffer(config.hidden_size),
+            queries: buffer(delta_net.conv_channels().max(2 * heads)),
+            keys: buffer(kv),
+            values: buffer(kv),
+            z: buffer(values),
+            a: buffer(delta_net.value_heads),
+            b: buffer(delta_net.value_heads),
+            mixed: buffer(values.max(heads)),
+            router: buffer(experts),
+            shared_gates: buffer(1),
+            hidden: buffer(top_k * intermediate),
+            shared_hidden: buffer(shared),
+            logits: vec![0.0; LOGIT_ROWS.min(rows) * config.vocab_size],
+            routing: Routing::new(experts, top_k, rows),
+            rotary: RotaryTable::new(attention, rows),
+        }
+    }
+}

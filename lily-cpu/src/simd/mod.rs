@@ -1,0 +1,190 @@
+//! Eight f32 lanes, the same in every instruction set, so that each kernel is written once.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+pub(crate) mod math;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+mod portable;
+
+use crate::{CpuError, KernelSet};
+
+/// f32 lanes of one vector.
+pub(crate) const LANES: usize = 8;
+
+/// Eight f32 numbers.
+///
+/// The operations use instructions that not every processor has. Only [`KernelSet::run`] names the types that implement this
+/// trait, after the processor was asked, and everything between `run` and an operation is inlined.
+pub(crate) trait Lanes: Copy {
+    fn splat(value: f32) -> Self;
+    /// # Safety
+    /// `from` points to eight numbers.
+    unsafe fn load(from: *const f32) -> Self;
+    /// # Safety
+    /// `to` points to room for eight numbers.
+    unsafe fn store(self, to: *mut f32);
+    /// Eight bfloat16 numbers.
+    /// # Safety
+    /// `from` points to 16 bytes.
+    unsafe fn load_bf16(from: *const u8) -> Self;
+    /// Rounds to bfloat16, ties to even. Numbers must be finite.
+    /// # Safety
+    /// `to` points to room for eight numbers.
+    unsafe fn store_bf16(self, to: *mut u16);
+    /// The eight 4-bit codes of a word, lowest bits first.
+    fn from_u4(word: u32) -> Self;
+    /// The eight bytes of a word, lowest first.
+    fn from_u8(word: u64) -> Self;
+    fn add(self, other: Self) -> Self;
+    fn sub(self, other: Self) -> Self;
+    fn mul(self, other: Self) -> Self;
+    fn div(self, other: Self) -> Self;
+    fn max(self, other: Self) -> Self;
+    fn min(self, other: Self) -> Self;
+    /// `self * factor + addend`, rounded once where the instruction set can.
+    fn mul_add(self, factor: Self, addend: Self) -> Self;
+    /// `2^n` for numbers `1.5 * 2^23 + n`.
+    fn pow2(self) -> Self;
+    /// Sum of the lanes, always in the same order.
+    fn sum(self) -> f32;
+    /// The largest lane.
+    fn max_lane(self) -> f32;
+    #[inline(always)]
+    fn zero() -> Self {
+        Self::splat(0.0)
+    }
+}
+
+/// A kernel, generic over the instruction set. Implementations are `#[inline(always)]`, so that they are compiled for the
+/// instructions of the set that runs them.
+pub(crate) trait Kernel {
+    type Output;
+    fn run<V: Lanes>(self) -> Self::Output;
+}
+
+impl KernelSet {
+    /// The best set of this processor.
+    pub(crate) fn detect() -> KernelSet {
+        [KernelSet::Avx2, KernelSet::Neon]
+            .into_iter()
+            .find(|set| set.available())
+            .unwrap_or(KernelSet::Portable)
+    }
+
+    /// This set, or an error where the processor cannot run it.
+    pub(crate) fn checked(self) -> Result<KernelSet, CpuError> {
+        if self.available() {
+            Ok(self)
+        } else {
+            Err(CpuError::UnsupportedKernels(self.name()))
+        }
+    }
+
+    fn available(self) -> bool {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            KernelSet::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+            KernelSet::Neon => cfg!(target_arch = "aarch64"),
+            KernelSet::Portable => true,
+            #[cfg(not(target_arch = "x86_64"))]
+            KernelSet::Avx2 => false,
+        }
+    }
+
+    /// Name for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            KernelSet::Avx2 => "AVX2",
+            KernelSet::Neon => "NEON",
+            KernelSet::Portable => "portable",
+        }
+    }
+
+    /// Runs `kernel` with the instructions of this set, which has passed [`KernelSet::checked`].
+    #[inline]
+    pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: `checked` found AVX2 and FMA.
+            KernelSet::Avx2 => unsafe { run_avx2(kernel) },
+            #[cfg(target_arch = "aarch64")]
+            KernelSet::Neon => kernel.run::<neon::F32x8>(),
+            _ => kernel.run::<portable::F32x8>(),
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run::<avx2::F32x8>()
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Every set that this processor runs.
+    pub(crate) fn sets() -> Vec<KernelSet> {
+        [KernelSet::Avx2, KernelSet::Neon, KernelSet::Portable]
+            .into_iter()
+            .filter(|set| set.available())
+            .collect()
+    }
+
+    struct RoundTrip<'a>(&'a [f32], &'a mut [u16]);
+
+    impl Kernel for RoundTrip<'_> {
+        type Output = (Vec<f32>, f32, f32);
+        #[inline(always)]
+        fn run<V: Lanes>(self) -> Self::Output {
+            let mut back = vec![0.0; LANES];
+            // SAFETY: all three hold eight numbers.
+            unsafe {
+                let value = V::load(self.0.as_ptr());
+                value.store_bf16(self.1.as_mut_ptr());
+                V::load_bf16(self.1.as_ptr().cast()).store(back.as_mut_ptr());
+                (back, value.sum(), value.max_lane())
+            }
+        }
+    }
+
+    struct Codes(u32, u64);
+
+    impl Kernel for Codes {
+        type Output = ([f32; LANES], [f32; LANES]);
+        #[inline(always)]
+        fn run<V: Lanes>(self) -> Self::Output {
+            let (mut four, mut eight) = ([0.0; LANES], [0.0; LANES]);
+            // SAFETY: both have room for eight numbers.
+            unsafe {
+                V::from_u4(self.0).store(four.as_mut_ptr());
+                V::from_u8(self.1).store(eight.as_mut_ptr());
+            }
+            (four, eight)
+        }
+    }
+
+    #[test]
+    fn conversions_and_reductions() {
+        let values = [1.0, -2.5, 3.141_592_7, -1e-20, 1.003_906_2, 1.011_718_8, 65_504.0, -7.0];
+        for set in sets() {
+            let mut bits = [0u16; LANES];
+            let (back, sum, max) = set.run(RoundTrip(&values, &mut bits));
+            for lane in 0..LANES {
+                assert_eq!(
+                    back[lane],
+                    half::bf16::from_f32(values[lane]).to_f32(),
+                    "{}",
+                    set.name()
+                );
+            }
+            assert!((sum - values.iter().sum::<f32>()).abs() < 0.02);
+            assert_eq!(max, 65_504.0);
+            let (four, eight) = set.run(Codes(0xfedc_3210, 0xff80_7f40_2010_0100));
+            assert_eq!(four, [0.0, 1.0, 2.0, 3.0, 12.0, 13.0, 14.0, 15.0]);
+            assert_eq!(eight, [0.0, 1.0, 16.0, 32.0, 64.0, 127.0, 128.0, 255.0]);
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! Whole models against the logits of other implementations.
+
+mod common;
+
+use common::{Difference, Golden, all_logits, model, top1};
+use lily_cpu::{CpuOptions, DecodeRow, KernelSet, KvPrecision, LogitRows};
+
+/// Options under which the numbers must hold: f32 throughout.
+fn exact() -> CpuOptions {
+    CpuOptions {
+        kv: KvPrecision::F32,
+        exact: true,
+        threads: Some(2),
+        ..CpuOptions::default()
+    }
+}
+
+/// The bars of the exact path: against float64 or MLX in f32.
+fn assert_exact(name: &str, logits: &[Vec<f32>], golden: &Golden) {
+    let difference = Difference::of(logits, golden);
+    println!("{name}: {difference:?}");
+    assert!(difference.max_abs <= 1e-3, "{name}: {difference:?}");
+    assert!(difference.mean_kl <= 1e-7, "{name}: {difference:?}");
+    assert_eq!(difference.top1_agreement, 1.0, "{name}: {difference:?}");
+}
+
+#[test]
+fn float64_logits_for_every_split_of_the_prompt() {
+    for name in ["tiny", "mini"] {
+        let golden = Golden::read(&format!("{name}/golden.safetensors"), "token_ids", "logits.numpy_f64");
+        let mut model = model(&format!("{name}/mlx-4bit"), exact());
+        let whole = all_logits(&mut model, &golden.inputs, 192);
+        assert_exact(name, &whole, &golden);
+        for chunk in [1, 7, 64] {
+            assert!(
+                all_logits(&mut model, &golden.inputs, chunk) == whole,
+                "{name} in chunks of {chunk}"
+            );
+        }
+    }
+}
+
+#[test]
+fn decode_is_prefill() {
+    let golden = Golden::read("tiny/golden.safetensors", "token_ids", "logits.numpy_f64");
+    let mut model = model("tiny/mlx-4bit", exact());
+    let prefilled = all_logits(&mut model, &golden.inputs, 192);
+    let mut sequence = model.new_sequence();
+    for (&token, expected) in golden.inputs.iter().zip(&prefilled) {
+        let sequence_ref = &mut sequence;
+        model
+            .decode(&mut [DecodeRow {
+                sequence: sequence_ref,
+                token,
+            }])
+            .unwrap();
+        assert!(sequence.logits() == expected);
+    }
+}
+
+#[test]
+fn neither_threads_nor_neighbours_change_a_bit() {
+    let golden = Golden::read("mini/golden.safetensors", "token_ids", "logits.numpy_f64");
+    let mut one = model(
+        "mini/mlx-4bit",
+        CpuOptions {
+            threads: Some(1),
+            ..exact()
+        },
+    );
+    let expected = all_logits(&mut one, &golden.inputs, 192);
+    for threads in [2, 3, 5] {
+        let mut several = model(
+            "mini/mlx-4bit",
+            CpuOptions {
+                threads: Some(threads),
+                ..exact()
+            },
+        );
+        assert!(
+            all_logits(&mut several, &golden.inputs, 192) == expected,
+            "{threads} threads"
+        );
+        // Three sequences at different positions in one step.
+        let mut sequences: Vec<_> = [10, 31, 100]
+            .into_iter()
+            .map(|length| {
+                let mut sequence = several.new_sequence();
+                several
+                    .prefill(&mut sequence, &golden.inputs[..length], LogitRows::None)
+                    .unwrap();
+                sequence
+            })
+            .collect();
+        for _ in 0..20 {
+            let mut batch: Vec<_> = sequences
+                .iter_mut()
+                .map(|sequence| DecodeRow {
+                    token: golden.inputs[sequence.position()],
+                    sequence,
+                })
+                .collect();
+            several.decode(&mut batch).unwrap();
+            for sequence in &sequences {
+                assert!(sequence.logits() == expected[sequence.position() - 1]);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_restored_snapshot_continues_bit_for_bit() {
+    let golden = Golden::read("mini/golden.safetensors", "token_ids", "logits.numpy_f64");
+    // Past a block of the KV cache, so that a full and a partial block are shared.
+    let tokens: Vec<u32> = golden.inputs.iter().cycle().copied().take(300).collect();
+    let mut model = model("mini/mlx-4bit", exact());
+    for cut in [1, 5, 255, 256, 257, 299] {
+        let mut sequence = model.new_sequence();
+        model.prefill(&mut sequence, &tokens[..cut], LogitRows::Last).unwrap();
+        let snapshot = sequence.clone();
+        model.prefill(&mut sequence, &tokens[cut..], LogitRows::Last).unwrap();
+        // Another continuation in between must not disturb the snapshot.
+        let mut other = snapshot.clone();
+        model.prefill(&mut other, &tokens[..40], LogitRows::None).unwrap();
+        assert!(other.logits().is_empty());
+        let mut restored = snapshot.clone();
+        assert_eq!(restored.position(), cut);
+        assert!(restored.logits() == snapshot.logits());
+        model.prefill(&mut restored, &tokens[cut..], LogitRows::Last).unwrap();
+        assert!(restored.logits() == sequence.logits(), "cut at {cut}");
+    }
+}
+
+#[test]
+fn the_portable_kernels_hold_the_same_bars() {
+    let golden = Golden::read("mini/golden.safetensors", "token_ids", "logits.numpy_f64");
+    let options = CpuOptions {
+        kernels: Some(KernelSet::Portable),
+        ..exact()
+    };
+    let mut model = model("mini/mlx-4bit", options);
+    let whole = all_logits(&mut model, &golden.inputs, 192);
+    assert_exact("portable", &whole, &golden);
+    assert!(all_logits(&mut model, &golden.inputs, 7) == whole);
+}
+
+#[test]
+fn bf16_kv_stays_close() {
+    let golden = Golden::read("tiny/golden.safetensors", "token_ids", "logits.numpy_f64");
+    let mut model = model(
+        "tiny/mlx-4bit",
+        CpuOptions {
+            kv: KvPrecision::Bf16,
+            ..exact()
+        },
+    );
+    let difference = Difference::of(&all_logits(&mut model, &golden.inputs, 192), &golden);
+    println!("bf16 KV: {difference:?}");
+    assert!(
+        difference.mean_kl < 1e-4 && difference.top1_agreement >= 0.99,
+        "{difference:?}"
+    );
+}
+
+#[test]
+fn greedy_tokens_of_the_golden_file() {
+    let json = std::fs::read(common::fixture("tiny/greedy_golden.json")).unwrap();
+    let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+    let ids = |key: &str| -> Vec<u32> {
+        json[key]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|id| id.as_u64().unwrap() as u32)
+            .collect()
+    };
+    let mut model = model("tiny/mlx-4bit", exact());
+    let mut sequence = model.new_sequence();
+    model
+        .prefill(&mut sequence, &ids("prompt_ids"), LogitRows::Last)
+        .unwrap();
+    for expected in ids("greedy_fp32") {
+        let token = top1(sequence.logits()) as u32;
+        assert_eq!(token, expected);
+        model
+            .decode(&mut [DecodeRow {
+                sequence: &mut sequence,
+                token,
+            }])
+            .unwrap();
+    }
+}
+
+#[test]
+fn bad_tokens_and_chunks_are_errors_that_change_nothing() {
+    let mut model = model("mini/mlx-4bit", exact());
+    let mut sequence = model.new_sequence();
+    let vocab_size = model.vocab_size() as u32;
+    assert!(model.prefill(&mut sequence, &[1, vocab_size], LogitRows::Last).is_err());
+    assert!(model.prefill(&mut sequence, &[], LogitRows::Last).is_err());
+    assert!(
+        model
+            .prefill(&mut sequence, &vec![1; model.max_chunk() + 1], LogitRows::Last)
+            .is_err()
+    );
+    assert!(model.decode(&mut []).is_err());
+    assert!(
+        model
+            .decode(&mut [DecodeRow {
+                sequence: &mut sequence,
+                token: u32::MAX
+            }])
+            .is_err()
+    );
+    assert_eq!(sequence.position(), 0);
+    assert!(model.sequence_bytes(1000) > model.sequence_bytes(0));
+}
+
+#[test]
+fn every_weight_format() {
+    for name in [
+        "affine-3-g64",
+        "affine-4-g32",
+        "affine-6-g64",
+        "mixed_4_6",
+        "mxfp4",
+        "mxfp8",
+        "nvfp4",
+    ] {
+        let golden = Golden::read("mini/variants/golden_logits.safetensors", "token_ids", name);
+        let mut model = model(&format!("mini/variants/{name}"), exact());
+        let whole = all_logits(&mut model, &golden.inputs, 192);
+        assert_exact(name, &whole, &golden);
+        assert!(all_logits(&mut model, &golden.inputs, 7) == whole, "{name}");
+    }
+}
