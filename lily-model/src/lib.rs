@@ -9,6 +9,8 @@ mod config_json;
 pub mod detokenizer;
 pub mod error;
 mod fields;
+#[cfg(test)]
+mod fuzz;
 pub mod generation;
 mod guard;
 pub mod hub;

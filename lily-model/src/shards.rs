@@ -27,7 +27,7 @@ pub(crate) struct Tensor {
 }
 
 /// All tensors of a checkpoint by name.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Shards {
     /// What errors call each file.
     labels: Vec<String>,
@@ -82,7 +82,7 @@ impl Shards {
     }
 
     /// Adds the tensors of one file.
-    fn add(&mut self, label: String, file: &Bytes) -> Result<()> {
+    pub fn add(&mut self, label: String, file: &Bytes) -> Result<()> {
         let shard = self.labels.len();
         for (name, tensor) in read_header(&label, file, shard)? {
             if let Some(twin) = self.tensors.insert(name.clone(), tensor) {
@@ -140,7 +140,7 @@ pub(crate) fn describe(dtype: Dtype, shape: &[usize]) -> String {
 }
 
 /// The file of every tensor, from an index.
-fn read_index(label: &str, index: &Value) -> Result<BTreeMap<String, String>> {
+pub(crate) fn read_index(label: &str, index: &Value) -> Result<BTreeMap<String, String>> {
     let root = Fields::root(label, index)?;
     let Some(map) = root.object("weight_map", "weight_map.")? else {
         return Err(root.wrong("weight_map", "an object that names the file of every tensor"));
