@@ -29,6 +29,8 @@ enum Owner {
     Us(Layout),
     /// Someone else's, kept alive; never written.
     Theirs(#[allow(dead_code, reason = "held only so that the memory stays valid")] Box<dyn Any + Send + Sync>),
+    /// Someone else's, kept alive, and lent for writing.
+    Lent(#[allow(dead_code, reason = "held only so that the memory stays valid")] Box<dyn Any + Send + Sync>),
 }
 
 // SAFETY: the memory is reached only under `lock`: shared for reading, exclusive for writing.
@@ -99,6 +101,20 @@ impl Buffer {
             len,
             lock: RwLock::new(()),
             owner: Owner::Theirs(owner),
+        }))
+    }
+
+    /// Memory that someone else owns and that kernels may write too, such as a device's shared buffer.
+    ///
+    /// # Safety
+    /// The `len` bytes at `start` are readable and writable for as long as `owner` lives, and nothing else touches them while
+    /// a dispatch that binds them runs.
+    pub unsafe fn from_raw(start: NonNull<u8>, len: usize, owner: Box<dyn Any + Send + Sync>) -> Self {
+        Self(Arc::new(Memory {
+            start,
+            len,
+            lock: RwLock::new(()),
+            owner: Owner::Lent(owner),
         }))
     }
 
