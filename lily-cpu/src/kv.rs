@@ -46,6 +46,13 @@ impl KvBlock {
             KvPrecision::F32 => KvBlock::F32(vec![0.0; len]),
         }
     }
+
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            KvBlock::Bf16(data) => size_of_val(&data[..]),
+            KvBlock::F32(data) => size_of_val(&data[..]),
+        }
+    }
 }
 
 /// Reads rows of a block as f32 into `out`.

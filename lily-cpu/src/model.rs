@@ -84,6 +84,11 @@ impl CpuModel {
         format!("CPU, {threads} thread{plural}, {}", self.set.name())
     }
 
+    /// Shape of the model.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
     /// Logits of a row: the rows of lm_head.
     pub fn vocab_size(&self) -> usize {
         self.config.vocab_size

@@ -1,5 +1,7 @@
 //! One conversation's state at one position.
 
+use std::sync::Arc;
+
 use lily_model::{LayerKind, ModelConfig};
 
 use crate::KvPrecision;
@@ -61,7 +63,7 @@ impl Sequence {
     }
 
     /// Bytes of a sequence of `tokens` tokens with its logits.
-    pub(crate) fn bytes(config: &ModelConfig, kv: KvPrecision, tokens: usize) -> usize {
+    pub fn bytes(config: &ModelConfig, kv: KvPrecision, tokens: usize) -> usize {
         let (conv, recurrent) = delta_net_sizes(config);
         let row = config.attention.kv_heads * config.attention.head_dim;
         let layers = config.layers.iter().map(|kind| match kind {
@@ -79,6 +81,28 @@ impl Sequence {
     /// Logits `[vocab_size]` after the last token; empty where the last chunk asked for none.
     pub fn logits(&self) -> &[f32] {
         &self.logits
+    }
+
+    /// Tells `piece` the address and the bytes of each piece of memory that the sequence holds. Blocks that clones share have the same
+    /// address in both.
+    pub fn memory(&self, piece: &mut dyn FnMut(usize, usize)) {
+        if !self.logits.is_empty() {
+            piece(self.logits.as_ptr() as usize, size_of_val(&self.logits[..]));
+        }
+        for layer in &self.layers {
+            match layer {
+                LayerState::Attention(cache) => {
+                    for block in cache.blocks() {
+                        piece(Arc::as_ptr(block) as usize, block.bytes());
+                    }
+                }
+                LayerState::DeltaNet(state) => {
+                    for numbers in [&state.conv, &state.recurrent] {
+                        piece(numbers.as_ptr() as usize, size_of_val(&numbers[..]));
+                    }
+                }
+            }
+        }
     }
 
     pub(crate) fn set_logits(&mut self, logits: &[f32]) {
