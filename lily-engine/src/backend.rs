@@ -1,5 +1,7 @@
 //! What the engine asks of the machine that runs the model.
 
+mod cpu;
+
 use thiserror::Error;
 
 /// Why a backend could not do what it was asked.

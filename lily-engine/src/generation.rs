@@ -58,6 +58,18 @@ pub struct Token {
     pub logprobs: Option<TokenLogprobs>,
 }
 
+impl Token {
+    /// The part that is open after this token.
+    pub fn next_part(&self) -> Part {
+        match self.markup {
+            Some(Markup::ThinkStart) => Part::Reasoning,
+            Some(Markup::ThinkEnd | Markup::ToolCallEnd) => Part::Content,
+            Some(Markup::ToolCallStart) => Part::ToolCall,
+            Some(Markup::End) | None => self.part,
+        }
+    }
+}
+
 /// Log-probabilities at one position, from the model's own distribution: before penalties, bias, mask and temperature.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenLogprobs {

@@ -16,7 +16,10 @@ impl Backend for CpuModel {
     type Snapshot = Sequence;
 
     fn device(&self) -> DeviceInfo {
-        DeviceInfo { kind: "cpu".into(), description: self.description() }
+        DeviceInfo {
+            kind: "cpu".into(),
+            description: self.description(),
+        }
     }
 
     fn vocab_size(&self) -> usize {
@@ -58,8 +61,13 @@ impl Backend for CpuModel {
     }
 
     fn decode(&mut self, batch: &mut [DecodeStep<'_, Sequence>]) -> Result<(), BackendError> {
-        let row = |step: &mut DecodeStep<'_, Sequence>| DecodeRow { token: step.token, sequence: step.sequence };
-        let mut rows: Vec<DecodeRow<'_>> = batch.iter_mut().map(row).collect();
+        let mut rows: Vec<DecodeRow<'_>> = batch
+            .iter_mut()
+            .map(|step| DecodeRow {
+                sequence: &mut *step.sequence,
+                token: step.token,
+            })
+            .collect();
         Ok(CpuModel::decode(self, &mut rows)?)
     }
 

@@ -1,0 +1,154 @@
+//! `lily chat`: a conversation in the terminal, or one message and its answer.
+
+mod display;
+mod interactive;
+mod session;
+
+use std::io::{self, IsTerminal, Read};
+
+use clap::Args;
+use lily_engine::ReplyDelta;
+use serde::Serialize;
+
+use self::display::{Display, Thoughts};
+use self::session::{Answer, Session};
+use crate::error::CliError;
+use crate::generate::{decode_rate, finish_reason, prefill_rate};
+use crate::model::{self, DeviceArgs, MemoryArgs, ModelArgs};
+use crate::output;
+use crate::sampling::SamplingArgs;
+
+/// Talks to a model: in the terminal, or one message and its answer.
+///
+/// With a message, or with text on the standard input, prints the answer and ends; where both are given, the text follows the message.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  lily chat
+  lily chat \"Who are you?\"
+  lily chat --model mlx-community/Qwen3.6-35B-A3B-4bit --system \"Answer in French.\"
+  cat report.txt | lily chat \"Summarise this in one sentence:\" --no-think --json
+
+With --json: {\"content\", \"reasoning\", \"tool_calls\": [..], \"finish_reason\": \"stop\"|\"stop_string\"|\"length\",
+\"usage\": {\"prompt_tokens\", \"cached_tokens\", \"completion_tokens\", \"reasoning_tokens\"},
+\"prefill_tokens_per_second\", \"decode_tokens_per_second\"}; rates may be null.")]
+pub struct ChatArgs {
+    /// A message; the answer is printed and the program ends
+    message: Option<String>,
+    /// The system message
+    #[arg(long, value_name = "TEXT")]
+    system: Option<String>,
+    /// Let the model think before it answers [default: the template's]
+    #[arg(long, overrides_with = "no_think")]
+    think: bool,
+    /// Have it answer without thinking
+    #[arg(long)]
+    no_think: bool,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    device: DeviceArgs,
+    #[command(flatten)]
+    memory: MemoryArgs,
+    /// Print the answer as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct AnswerJson {
+    content: String,
+    reasoning: String,
+    tool_calls: Vec<String>,
+    finish_reason: &'static str,
+    usage: UsageJson,
+    prefill_tokens_per_second: Option<f64>,
+    decode_tokens_per_second: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct UsageJson {
+    prompt_tokens: usize,
+    cached_tokens: usize,
+    completion_tokens: usize,
+    reasoning_tokens: usize,
+}
+
+/// Chats.
+pub fn run(args: ChatArgs) -> Result<(), CliError> {
+    let message = message(&args)?;
+    if message.is_none() && args.json {
+        return Err(CliError::Usage(
+            "--json: expected a message, found an interactive chat".into(),
+        ));
+    }
+    let checkpoint = args.model.open()?;
+    // A checkpoint without a template is refused before anything is typed.
+    checkpoint.chat_template()?;
+    let engine = model::start_engine(&checkpoint, &args.device, &args.memory)?;
+    let mut session = Session::new(checkpoint, engine, args.sampling)?;
+    session.system = args.system;
+    session.thinking = match (args.think, args.no_think) {
+        (true, _) => Some(true),
+        (_, true) => Some(false),
+        _ => None,
+    };
+    match message {
+        Some(message) => once(&mut session, &message, args.json),
+        None => interactive::run(&mut session),
+    }
+}
+
+/// The message on the command line and on the standard input; `None` for an interactive chat.
+fn message(args: &ChatArgs) -> Result<Option<String>, CliError> {
+    let mut message = args.message.clone().unwrap_or_default();
+    if !io::stdin().is_terminal() {
+        let mut piped = String::new();
+        io::stdin().read_to_string(&mut piped)?;
+        let piped = piped.trim();
+        if !piped.is_empty() && !message.is_empty() {
+            message.push_str("\n\n");
+        }
+        message.push_str(piped);
+        if message.is_empty() {
+            return Err(CliError::Usage(
+                "no message: the standard input is empty and no terminal".into(),
+            ));
+        }
+    }
+    Ok(Some(message).filter(|message| !message.is_empty()))
+}
+
+fn once(session: &mut Session, message: &str, json: bool) -> Result<(), CliError> {
+    let thoughts = match (io::stdout().is_terminal(), output::is_colourful()) {
+        (true, true) => Thoughts::Dimmed,
+        (true, false) => Thoughts::Marked,
+        (false, _) => Thoughts::Hidden,
+    };
+    let mut display = Display::new(io::stdout(), thoughts);
+    let show = |delta: &ReplyDelta| if json { Ok(()) } else { display.show(delta) };
+    let Answer { reply, reason, usage } = session.say(message, show)?;
+    if !json {
+        display.finish()?;
+    }
+    let reason = reason.ok_or(CliError::Interrupted)?;
+    if json {
+        output::json(&AnswerJson {
+            content: reply.content,
+            reasoning: reply.reasoning,
+            tool_calls: reply.tool_calls,
+            finish_reason: finish_reason(reason),
+            usage: UsageJson {
+                prompt_tokens: usage.prompt_tokens,
+                cached_tokens: usage.cached_tokens,
+                completion_tokens: usage.completion_tokens,
+                reasoning_tokens: usage.reasoning_tokens,
+            },
+            prefill_tokens_per_second: prefill_rate(&usage),
+            decode_tokens_per_second: decode_rate(&usage),
+        })?;
+    }
+    Ok(())
+}

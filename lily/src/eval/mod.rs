@@ -1,0 +1,84 @@
+//! `lily eval`: how well a model computes, and how well it predicts.
+
+mod golden;
+mod statistics;
+mod text;
+
+use std::path::PathBuf;
+
+use clap::{ArgGroup, Args};
+
+use crate::error::CliError;
+use crate::model::{DeviceArgs, Kv, ModelArgs};
+
+/// Compares a model with golden logits, or measures how well it predicts a text.
+#[derive(Args, Debug)]
+#[command(group(ArgGroup::new("against").required(true)), after_help = "\
+Examples:
+  lily eval --model DIR --golden golden.safetensors --golden-logits logits.numpy_f64 --json
+  lily eval --model DIR --golden golden.safetensors --chunk 7
+  lily eval --text story.txt --json
+
+A golden file is a safetensors file with `token_ids` [N+1] (integers) and logits [N, vocab_size] (f32, f64, f16 or bf16): row i is what the
+reference said after tokens 0 to i, and token i+1 is what came. Activations and KV cache are in f32 there, unless --kv says otherwise.
+
+With --golden and --json: {\"positions\", \"chunk\", \"max_abs_logit_diff\", \"mean_kl\", \"top1_agreement\", \"perplexity\",
+\"reference_perplexity\", \"perplexity_ratio\"}; mean_kl is in nats, from the reference to the model.
+With --text and --json: {\"bytes\", \"tokens\", \"window\", \"perplexity\", \"bits_per_byte\"}; perplexity is per token.")]
+pub struct EvalArgs {
+    /// Golden file to compare with
+    #[arg(long, value_name = "FILE", group = "against")]
+    golden: Option<PathBuf>,
+    /// Name of the tensor with the logits in the golden file
+    #[arg(long, value_name = "NAME", default_value = "logits.numpy_f64", requires = "golden")]
+    golden_logits: String,
+    /// Text to predict
+    #[arg(long, value_name = "FILE", group = "against")]
+    text: Option<PathBuf>,
+    /// Tokens of a prefill chunk; 1 uses decode steps [default: as many as the backend takes]
+    #[arg(long, value_name = "N")]
+    chunk: Option<usize>,
+    /// Longest context, for a text: longer ones are predicted in windows of this many tokens
+    #[arg(long, value_name = "N", default_value_t = 4096, conflicts_with = "golden")]
+    window: usize,
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    device: DeviceArgs,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Evaluates and prints.
+pub fn run(mut args: EvalArgs) -> Result<(), CliError> {
+    if args.chunk == Some(0) || args.window < 2 {
+        return Err(CliError::Usage(
+            "--chunk has to be at least 1 and --window at least 2".into(),
+        ));
+    }
+    let checkpoint = args.model.open()?;
+    if args.golden.is_some() {
+        args.device.exact = true;
+        args.device.kv = args.device.kv.or(Some(Kv::F32));
+    }
+    let mut backend = args.device.backend(&checkpoint.config, checkpoint.weights.clone())?;
+    match (&args.golden, &args.text) {
+        (Some(path), _) => golden::run(&mut backend, path, &args.golden_logits, args.chunk, args.json),
+        (None, Some(path)) => {
+            let text = std::fs::read_to_string(path).map_err(|source| CliError::File {
+                path: path.clone(),
+                source,
+            })?;
+            let tokens = checkpoint.tokenizer.encode_plain(&text)?;
+            text::run(
+                &mut backend,
+                &tokens,
+                |id| checkpoint.tokenizer.token_bytes(id).len(),
+                &args,
+            )
+        }
+        // One of the two is required.
+        (None, None) => Ok(()),
+    }
+}

@@ -1,0 +1,232 @@
+//! `--model` and `--device`: which model a command runs, and how.
+
+use std::sync::Arc;
+
+use clap::{Args, ValueEnum};
+use lily_cpu::{CpuModel, CpuOptions, KvPrecision};
+use lily_engine::{Engine, EngineOptions, Vocabulary};
+use lily_model::{Checkpoint, ModelConfig, Source, Weights, hub};
+
+use crate::demo;
+use crate::error::CliError;
+use crate::inspect::parts;
+use crate::machine;
+use crate::progress::Downloads;
+
+/// Name of the checkpoint inside the program.
+pub const DEMO: &str = "demo";
+
+/// Name of the one shape that `--synthetic` knows.
+pub const QWEN3_6_35B_A3B: &str = "qwen3.6-35b-a3b";
+
+/// Which checkpoint.
+#[derive(Args, Clone, Debug)]
+pub struct ModelArgs {
+    /// A directory, a Hugging Face repository (ORG/NAME or ORG/NAME@REVISION, downloaded where it is not cached), or `demo`, which is part of
+    /// the program
+    #[arg(long, short, default_value = DEMO, value_name = "DIR|REPO|demo")]
+    pub model: String,
+}
+
+/// Weights made in memory instead of a checkpoint's.
+#[derive(Args, Clone, Debug, Default)]
+pub struct SyntheticArgs {
+    /// Random weights of this shape instead of a checkpoint's, for measurements
+    #[arg(long, value_name = "SHAPE", value_parser = [QWEN3_6_35B_A3B], conflicts_with = "model")]
+    pub synthetic: Option<String>,
+    /// Only the first N layers of the shape
+    #[arg(long, value_name = "N", requires = "synthetic")]
+    pub layers: Option<usize>,
+}
+
+impl SyntheticArgs {
+    /// The shape asked for, if one is.
+    pub fn config(&self) -> Result<Option<ModelConfig>, CliError> {
+        if self.synthetic.is_none() {
+            return Ok(None);
+        }
+        let mut config = ModelConfig::qwen3_6_35b_a3b();
+        if let Some(layers) = self.layers {
+            if layers == 0 || layers > config.layers.len() {
+                let most = config.layers.len();
+                return Err(CliError::Usage(format!(
+                    "--layers: expected 1 to {most}, found {layers}"
+                )));
+            }
+            config.layers.truncate(layers);
+        }
+        Ok(Some(config))
+    }
+}
+
+/// Which device, and how it computes.
+#[derive(Args, Clone, Debug)]
+pub struct DeviceArgs {
+    /// Where the model runs
+    #[arg(long, value_enum, default_value_t = Device::Auto)]
+    pub device: Device,
+    /// Threads on the CPU [default: all]
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
+    /// Number format of the KV cache [default: bf16; f32 in comparisons with golden logits]
+    #[arg(long, value_enum)]
+    pub kv: Option<Kv>,
+    /// Keep activations in f32 throughout, where faster kernels would round them
+    #[arg(long)]
+    pub exact: bool,
+}
+
+/// A device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Device {
+    /// The fastest that this program can use here
+    Auto,
+    /// The processor
+    Cpu,
+}
+
+/// Number format of the KV cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Kv {
+    /// bfloat16
+    Bf16,
+    /// Single precision
+    F32,
+}
+
+impl From<Kv> for KvPrecision {
+    fn from(kv: Kv) -> Self {
+        match kv {
+            Kv::Bf16 => KvPrecision::Bf16,
+            Kv::F32 => KvPrecision::F32,
+        }
+    }
+}
+
+impl DeviceArgs {
+    fn options(&self) -> Result<CpuOptions, CliError> {
+        if self.threads == Some(0) {
+            return Err(CliError::Usage("--threads: expected at least 1, found 0".into()));
+        }
+        Ok(CpuOptions {
+            threads: self.threads,
+            kv: self.kv.map_or(KvPrecision::default(), Into::into),
+            exact: self.exact,
+            ..CpuOptions::default()
+        })
+    }
+
+    /// The backend over `weights`.
+    pub fn backend(&self, config: &ModelConfig, weights: Weights) -> Result<CpuModel, CliError> {
+        // `auto` is the CPU as long as it is the only device.
+        match self.device {
+            Device::Auto | Device::Cpu => Ok(CpuModel::new(
+                Arc::new(config.clone()),
+                Arc::new(weights),
+                self.options()?,
+            )?),
+        }
+    }
+}
+
+/// How much a running model may hold.
+#[derive(Args, Clone, Debug, Default)]
+pub struct MemoryArgs {
+    /// Longest context in tokens, prompt and reply together [default: what the model was made for, or what memory has room for]
+    #[arg(long, value_name = "TOKENS")]
+    pub context: Option<usize>,
+    /// Memory for the state of running sequences, such as 800MB or 4GB [default: half of what the weights leave free]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    pub memory: Option<usize>,
+    /// Memory for the prefix cache, 0 for none [default: a quarter of what the weights leave free, at most 8 GB]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    pub cache_memory: Option<usize>,
+}
+
+impl MemoryArgs {
+    /// Limits of an engine over weights of `weight_bytes`.
+    pub fn options(&self, weight_bytes: usize) -> EngineOptions {
+        const FOR_EVERYTHING_ELSE: usize = 1_000_000_000;
+        const LEAST: usize = 256_000_000;
+        const MOST_CACHE: usize = 8_000_000_000;
+        let total = usize::try_from(machine::memory()).unwrap_or(usize::MAX);
+        let free = total
+            .saturating_sub(weight_bytes)
+            .saturating_sub(FOR_EVERYTHING_ELSE)
+            .max(LEAST);
+        EngineOptions {
+            context_limit: self.context,
+            sequence_memory: Some(self.memory.unwrap_or(free / 2)),
+            cache_memory: self.cache_memory.unwrap_or((free / 4).min(MOST_CACHE)),
+            ..EngineOptions::default()
+        }
+    }
+}
+
+/// `4GB`, `800MB`, `1GiB`, `123456`.
+fn parse_bytes(text: &str) -> Result<usize, String> {
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let factor = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1.0,
+        "kb" | "k" => 1e3,
+        "mb" | "m" => 1e6,
+        "gb" | "g" => 1e9,
+        "tb" | "t" => 1e12,
+        "kib" => 1024.0,
+        "mib" => f64::from(1 << 20),
+        "gib" => f64::from(1 << 30),
+        _ => {
+            return Err(format!(
+                "expected a number with B, kB, MB, GB, MiB or GiB, found {text:?}"
+            ));
+        }
+    };
+    let number: f64 = number
+        .parse()
+        .map_err(|_| format!("expected a number, found {number:?}"))?;
+    Ok((number * factor) as usize)
+}
+
+impl ModelArgs {
+    /// Opens the checkpoint, downloading it where it is neither a directory nor cached.
+    pub fn open(&self) -> Result<Checkpoint, CliError> {
+        Ok(Checkpoint::open(&self.source()?)?)
+    }
+
+    fn source(&self) -> Result<Source, CliError> {
+        if self.model == DEMO {
+            return demo::source();
+        }
+        Ok(Source::Directory(hub::resolve(&self.model, &Downloads::new())?))
+    }
+}
+
+/// Bytes of all weights in memory.
+pub fn weight_bytes(weights: &Weights) -> usize {
+    parts::bytes(weights) as usize
+}
+
+/// An engine over `checkpoint`.
+pub fn start_engine(checkpoint: &Checkpoint, device: &DeviceArgs, memory: &MemoryArgs) -> Result<Engine, CliError> {
+    let backend = device.backend(&checkpoint.config, checkpoint.weights.clone())?;
+    let options = memory.options(weight_bytes(&checkpoint.weights));
+    Ok(Engine::start(backend, Vocabulary::new(&checkpoint.tokenizer), options)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_bytes;
+
+    #[test]
+    fn byte_counts() {
+        assert_eq!(parse_bytes("123"), Ok(123));
+        assert_eq!(parse_bytes("4GB"), Ok(4_000_000_000));
+        assert_eq!(parse_bytes("1.5 mb"), Ok(1_500_000));
+        assert_eq!(parse_bytes("2GiB"), Ok(2 << 30));
+        assert!(parse_bytes("GB").is_err());
+        assert!(parse_bytes("4 parsecs").is_err());
+    }
+}

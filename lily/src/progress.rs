@@ -1,0 +1,69 @@
+//! Progress of downloads: bars on a terminal, a line a file elsewhere.
+
+use std::collections::HashMap;
+use std::io::IsTerminal;
+use std::sync::{Mutex, PoisonError};
+
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use lily_model::hub::Progress;
+
+use crate::output;
+
+/// Shows downloads on the error output.
+pub struct Downloads {
+    bars: MultiProgress,
+    open: Mutex<HashMap<String, ProgressBar>>,
+    on_terminal: bool,
+}
+
+impl Downloads {
+    /// Nothing is shown until something is downloaded.
+    pub fn new() -> Self {
+        Downloads {
+            bars: MultiProgress::new(),
+            open: Mutex::default(),
+            on_terminal: std::io::stderr().is_terminal(),
+        }
+    }
+
+    fn with(&self, file: &str, act: impl FnOnce(&ProgressBar)) {
+        if let Some(bar) = self.open.lock().unwrap_or_else(PoisonError::into_inner).get(file) {
+            act(bar);
+        }
+    }
+}
+
+impl Progress for Downloads {
+    fn start(&self, file: &str, size: u64, present: u64) {
+        if !self.on_terminal {
+            let rest = if present > 0 {
+                format!(", {} of it here already", output::bytes(present))
+            } else {
+                String::new()
+            };
+            eprintln!("downloading {file}, {}{rest}", output::bytes(size));
+        }
+        let style = ProgressStyle::with_template(
+            "{msg:32!} {bar:24} {decimal_bytes:>10}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}",
+        )
+        .unwrap_or_else(|_| ProgressStyle::default_bar());
+        let bar = self
+            .bars
+            .add(ProgressBar::new(size).with_style(style).with_message(file.to_owned()));
+        bar.set_position(present);
+        // The rate is of what is downloaded now.
+        bar.reset_eta();
+        self.open
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(file.to_owned(), bar);
+    }
+
+    fn advance(&self, file: &str, bytes: u64) {
+        self.with(file, |bar| bar.inc(bytes));
+    }
+
+    fn finish(&self, file: &str) {
+        self.with(file, |bar| bar.finish());
+    }
+}

@@ -1,0 +1,169 @@
+//! `lily serve`: the HTTP server.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use lily_engine::{Engine, EngineOptions, Vocabulary};
+use lily_model::Checkpoint;
+use lily_server::{App, ServerConfig, bind, serve};
+
+use crate::error::CliError;
+use crate::model::{DeviceArgs, MemoryArgs, ModelArgs, weight_bytes};
+
+/// Environment variable with an API key, which the command line would show to every user of the machine.
+const KEY_VARIABLE: &str = "LILY_API_KEY";
+
+/// Serves a model over HTTP, as OpenAI's API does.
+///
+/// Listens on this machine only, unless --host says otherwise; set --api-key then.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  lily serve                                              the built-in demo model at http://127.0.0.1:8080
+  lily serve --model mlx-community/Qwen3.6-35B-A3B-4bit --port 9000
+  LILY_API_KEY=secret lily serve --host 0.0.0.0           for other machines, with a key
+  lily serve --cors-origin https://app.example            for a web page
+  curl http://127.0.0.1:8080/v1/chat/completions -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'
+
+Ctrl-C lets running requests finish for --grace seconds; a second one ends at once.")]
+pub struct ServeArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    device: DeviceArgs,
+    #[command(flatten)]
+    memory: MemoryArgs,
+    /// Address to listen on; 0.0.0.0 for all
+    #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
+    host: String,
+    /// Port to listen on; 0 for any free one
+    #[arg(long, short, default_value_t = 8080)]
+    port: u16,
+    /// Name under which clients ask for the model [default: the checkpoint's]
+    #[arg(long, value_name = "NAME")]
+    served_name: Option<String>,
+    /// Another name for the model; may be given several times
+    #[arg(long, value_name = "NAME")]
+    alias: Vec<String>,
+    /// Key that requests must carry; may be given several times, and as LILY_API_KEY in the environment
+    #[arg(long, value_name = "KEY", help_heading = "Access")]
+    api_key: Vec<String>,
+    /// Host name under which the server may be asked, besides localhost and IP addresses; * for all
+    #[arg(long, value_name = "NAME", help_heading = "Access")]
+    allowed_host: Vec<String>,
+    /// Web pages that may call the server, such as https://app.example; * for all
+    #[arg(long, value_name = "ORIGIN", help_heading = "Access")]
+    cors_origin: Vec<String>,
+    /// Requests that run at the same time
+    #[arg(long, default_value_t = 16, value_name = "N", help_heading = "Limits")]
+    parallel: usize,
+    /// Requests that wait at most; further ones get a 503
+    #[arg(long, default_value_t = 256, value_name = "N", help_heading = "Limits")]
+    queue: usize,
+    /// Connections at most; further ones wait
+    #[arg(long, default_value_t = 512, value_name = "N", help_heading = "Limits")]
+    connections: usize,
+    /// Largest request body, MiB
+    #[arg(long, default_value_t = 32, value_name = "MIB", help_heading = "Limits")]
+    max_body: usize,
+    /// Seconds that running requests have to finish when the server is asked to stop
+    #[arg(long, default_value_t = 10, value_name = "SECONDS", help_heading = "Limits")]
+    grace: u64,
+}
+
+/// Serves until SIGINT or SIGTERM.
+pub fn run(args: ServeArgs) -> Result<(), CliError> {
+    if args.parallel == 0 {
+        return Err(CliError::Usage("--parallel: expected at least 1, found 0".into()));
+    }
+    if args.connections == 0 {
+        return Err(CliError::Usage("--connections: expected at least 1, found 0".into()));
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let mut config = args.config();
+    // Before the model is loaded, which may take long: a port in use should be told at once.
+    let listener = runtime.block_on(bind(&config))?;
+    let checkpoint = args.model.open()?;
+    config.name_model(args.served_name.as_deref().unwrap_or(&checkpoint.name));
+    let engine = args.start_engine(&checkpoint)?;
+    announce(&config, listener.local_addr()?, &checkpoint, &engine)?;
+    let app = App::new(config, engine, Arc::new(checkpoint));
+    runtime.block_on(async {
+        serve(listener, app, stop_signal()?).await;
+        Ok(())
+    })
+}
+
+impl ServeArgs {
+    fn config(&self) -> ServerConfig {
+        let from_environment = std::env::var(KEY_VARIABLE).ok().filter(|key| !key.is_empty());
+        ServerConfig {
+            host: self.host.clone(),
+            port: self.port,
+            aliases: self.alias.clone(),
+            api_keys: self.api_key.iter().cloned().chain(from_environment).collect(),
+            allowed_hosts: self.allowed_host.clone(),
+            cors_origins: self.cors_origin.clone(),
+            max_body_bytes: self.max_body.saturating_mul(1 << 20),
+            max_connections: self.connections,
+            shutdown_grace: Duration::from_secs(self.grace),
+            ..ServerConfig::default()
+        }
+    }
+
+    fn start_engine(&self, checkpoint: &Checkpoint) -> Result<Engine, CliError> {
+        let backend = self.device.backend(&checkpoint.config, checkpoint.weights.clone())?;
+        let options = EngineOptions {
+            max_sequences: self.parallel,
+            queue_capacity: self.queue,
+            ..self.memory.options(weight_bytes(&checkpoint.weights))
+        };
+        Ok(Engine::start(backend, Vocabulary::new(&checkpoint.tokenizer), options)?)
+    }
+}
+
+/// The one line that the command prints once it serves: people and scripts take the address from it.
+fn announce(
+    config: &ServerConfig,
+    address: std::net::SocketAddr,
+    checkpoint: &Checkpoint,
+    engine: &Engine,
+) -> Result<(), CliError> {
+    if !address.ip().is_loopback() && config.api_keys.is_empty() {
+        tracing::warn!("other machines can use this server without a key: set --api-key");
+    }
+    if let Err(error) = checkpoint.chat_template() {
+        tracing::warn!("{error}: chat requests will be refused");
+    }
+    let info = engine.info();
+    let mut out = std::io::stdout();
+    writeln!(
+        out,
+        "lily: {} at http://{address} ({}, context of {} tokens)",
+        config.model_id, info.device.description, info.context_limit
+    )?;
+    Ok(out.flush()?)
+}
+
+/// Completes at the first SIGINT or SIGTERM; a second SIGINT ends the program.
+fn stop_signal() -> Result<impl Future<Output = ()>, CliError> {
+    #[cfg(unix)]
+    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    Ok(async move {
+        #[cfg(unix)]
+        tokio::select! {
+            _ = tokio::signal::ctrl_c() => {}
+            _ = terminate.recv() => {}
+        }
+        #[cfg(not(unix))]
+        let _ = tokio::signal::ctrl_c().await;
+        tracing::info!("stopping");
+        tokio::spawn(async {
+            if tokio::signal::ctrl_c().await.is_ok() {
+                std::process::exit(130);
+            }
+        });
+    })
+}
