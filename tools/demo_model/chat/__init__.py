@@ -1,0 +1,1 @@
+"""Seeded generator of synthetic chat and tool use for the demo model."""

@@ -1,0 +1,145 @@
+"""Evaluates a checkpoint with rounded (4-bit) weights: tool calls, small talk, samples, held-out bits per byte.
+
+  evaluate.py --checkpoint DIR --data DIR --template FILE --out FILE [--device cpu|cuda]
+
+DIR is a bf16 checkpoint of train.py, rounded here exactly as the converter does, or a converted MLX checkpoint.
+"""
+
+import argparse
+import json
+import math
+import re
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+
+import checkpoint
+import config as C
+import prompts
+from chat import render
+from generate import generate
+from model import Model
+from quantize import EffectiveWeights
+from train import Rows, evaluate as mean_loss, read_tokens
+
+
+def parse_calls(text, schemas):
+    """The calls in a reply as [(name, arguments)]; values are read by the types in the tools' schemas."""
+    types = {
+        s["function"]["name"]: {n: p["type"] for n, p in s["function"]["parameters"]["properties"].items()}
+        for s in schemas
+    }
+    calls = []
+    for body in re.findall(r"<tool_call>\n(.*?)\n?</tool_call>", text, re.DOTALL):
+        function = re.fullmatch(r"<function=([^>\n]+)>\n(.*)</function>", body, re.DOTALL)
+        if not function:
+            return None
+        arguments = {}
+        for name, value in re.findall(r"<parameter=([^>\n]+)>\n(.*?)\n</parameter>\n", function[2], re.DOTALL):
+            if types.get(function[1], {}).get(name, "string") != "string":
+                try:
+                    value = json.loads(value)
+                except ValueError:
+                    return None
+            arguments[name] = value
+        calls.append((function[1], arguments))
+    return calls
+
+
+def answer(text):
+    """The part of a reply after its thought."""
+    return text.rpartition("</think>")[2].strip() if "</think>" in text else text.strip()
+
+
+def run_prompts(weights, tokenizer, template, cases, **sampling):
+    """Replies to (messages, tools, thinking) cases, and whether each ended with <|im_end|>."""
+    texts = [template(m, tools, generate=True, enable_thinking=thinking) for m, tools, thinking in cases]
+    ids = [tokenizer.encode(t, add_special_tokens=False).ids for t in texts]
+    replies, ended = [], []
+    order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
+    for start in range(0, len(order), 100):
+        part = order[start : start + 100]
+        out, end = generate(weights, [ids[i] for i in part], 240, **sampling)
+        replies += [tokenizer.decode(o, skip_special_tokens=False) for o in out]
+        ended += end
+    back = sorted(range(len(order)), key=lambda j: order[j])
+    return [replies[j] for j in back], [ended[j] for j in back]
+
+
+def tool_score(weights, tokenizer, template, **sampling):
+    wanted, without = prompts.tool_prompts(), prompts.no_tool_prompts()
+    cases = [c[:3] for c in wanted] + [c[:3] for c in without]
+    replies, ended = run_prompts(weights, tokenizer, template, cases, **sampling)
+    right, wrong = 0, []
+    for (messages, tools, _, calls), reply in zip(wanted, replies):
+        if parse_calls(reply, tools) == calls:
+            right += 1
+        else:
+            wrong.append([messages[-1]["content"], calls, reply])
+    silent = 0
+    for (messages, _, _), reply in zip(without, replies[len(wanted) :]):
+        if "<tool_call>" not in reply:
+            silent += 1
+        else:
+            wrong.append([messages[-1]["content"], None, reply])
+    return {
+        "tool prompts": len(wanted),
+        "right calls": right / len(wanted),
+        "no-tool prompts": len(without),
+        "no call": silent / len(without),
+        "ended with <|im_end|>": sum(ended) / len(ended),
+    }, wrong
+
+
+def bits_per_byte(weights, data, device):
+    """Of the held-out works, in windows of 1,024 tokens that start with no context."""
+    codes = read_tokens(Path(data) / "books.heldout.bin")
+    rows = Rows(codes, False, 1024, device)
+    windows = len(codes) // rows.length
+    nats = mean_loss(Model(), weights, rows, limit=windows)
+    report = json.loads((Path(data) / "report.json").read_text())["books.heldout"]
+    return {"nats a token": nats, "bits a byte": nats / math.log(2) / report["bytes a token"], "windows": windows}
+
+
+def load_weights(folder, device, rounded):
+    params = {k: v.to(device) for k, v in checkpoint.load(folder).items()}
+    with torch.no_grad():
+        return EffectiveWeights(params, torch.float32)(rounded)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--checkpoint", required=True)
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--template", required=True)
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--quick", action="store_true", help="greedy tool score and samples only")
+    args = parser.parse_args()
+    prompts.use_common_words(args.data)
+    tokenizer = Tokenizer.from_file(str(Path(args.data) / "tokenizer.json"))
+    template = render.compile_template(args.template)
+    weights = load_weights(args.checkpoint, args.device, True)
+    report = {}
+    report["greedy"], wrong = tool_score(weights, tokenizer, template)
+    print(report["greedy"], flush=True)
+    settings = {k: C.generation_config()[k] for k in ("temperature", "top_k", "top_p")}
+    report["samples"] = []
+    for thinking in (True, False):
+        cases = [([{"role": "user", "content": q}], None, thinking) for q in prompts.SAMPLES]
+        replies, ended = run_prompts(weights, tokenizer, template, cases, seed=1, **settings)
+        report["samples"] += [[q, thinking, r, e] for q, r, e in zip(prompts.SAMPLES, replies, ended)]
+    if not args.quick:
+        report["sampled"], more = tool_score(weights, tokenizer, template, seed=2, **settings)
+        wrong += more
+        report["held-out, 4-bit"] = bits_per_byte(weights, args.data, args.device)
+        plain = load_weights(args.checkpoint, args.device, False)
+        report["held-out, bf16"] = bits_per_byte(plain, args.data, args.device)
+    report["wrong"] = wrong
+    Path(args.out).write_text(json.dumps(report, indent=1, ensure_ascii=False))
+    print(json.dumps({k: v for k, v in report.items() if k != "wrong"}, indent=1, ensure_ascii=False))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""The held-out test prompts: values, names and tools that training never drew.
+
+Each is (messages, tool schemas, thinking), and for those with calls also the expected [(name, arguments)].
+"""
+
+import json
+from pathlib import Path
+
+from chat import conversations, words
+from chat.words import Source
+
+SAMPLES = [
+    "Hello! Who are you?", "Hi!", "How are you today?", "What is the capital of France?", "What is 7 plus 5?", "Tell me a story about a fox.",
+    "What is the opposite of hot?", "What color is the sky?", "I am sad.", "Tell me a joke.", "What is a volcano?", "My name is Peter.",
+    "How do I make tea?", "Why is the sky blue?", "What do you think about dogs?", "Can you help me with my homework?", "What did you do yesterday?",
+    "Write a poem about a star.", "Do you like music?", "Good night!",
+]  # fmt: skip
+
+
+def use_common_words(data):
+    words.COMMON[:] = json.loads((Path(data) / "common_words.json").read_text())
+
+
+def tool_prompts(count=200, seed=77):
+    """Half with thinking; one call or two; some after an earlier exchange."""
+    s = Source(seed, held=True)
+    cases = []
+    while len(cases) < count:
+        tools = conversations.make_tools(s, conversations.tool_count(s))
+        messages = conversations.maybe_system(s)
+        if s.chance(0.15):
+            question, _, reply = conversations.no_call(s, tools)
+            messages += [conversations.user(question), conversations.assistant(reply)]
+        ask, calls, _ = conversations.request(s, tools)
+        messages.append(conversations.user(ask))
+        cases.append((messages, [t.schema() for t in tools], len(cases) % 2 == 0, calls))
+    return cases
+
+
+def no_tool_prompts(count=100, seed=78):
+    s = Source(seed, held=True)
+    cases = []
+    while len(cases) < count:
+        tools = conversations.make_tools(s, conversations.tool_count(s))
+        ask, _, _ = conversations.no_call(s, tools)
+        messages = conversations.maybe_system(s) + [conversations.user(ask)]
+        cases.append((messages, [t.schema() for t in tools], len(cases) % 2 == 0))
+    return cases
