@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use axum::Router;
-use axum::extract::DefaultBodyLimit;
+use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
 use axum::http::{HeaderValue, Method, Uri};
-use axum::middleware;
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use lily_engine::Engine;
@@ -15,8 +15,9 @@ use tower_http::cors::{AllowOrigin, Any, CorsLayer};
 
 use crate::access;
 use crate::config::ServerConfig;
-use crate::endpoints::{chat, health, models};
+use crate::endpoints::{chat, completions, health, metrics, models, status, tokens};
 use crate::error::{AnthropicError, ApiError};
+use crate::metrics::Metrics;
 
 /// What all requests share.
 #[derive(Debug)]
@@ -27,6 +28,8 @@ pub struct App {
     pub engine: Engine,
     /// Tokenizer, chat template and generation defaults of the model.
     pub checkpoint: Arc<Checkpoint>,
+    /// What `/metrics` tells.
+    pub metrics: Metrics,
     /// When the server started.
     pub started: SystemTime,
 }
@@ -37,10 +40,12 @@ pub type AppState = Arc<App>;
 impl App {
     /// The state of a server that starts now.
     pub fn new(config: ServerConfig, engine: Engine, checkpoint: Arc<Checkpoint>) -> AppState {
+        let metrics = Metrics::new(&engine);
         Arc::new(Self {
             config,
             engine,
             checkpoint,
+            metrics,
             started: SystemTime::now(),
         })
     }
@@ -61,15 +66,34 @@ impl App {
 pub fn router(state: AppState) -> Router {
     Router::new()
         .route("/health", get(health::health))
+        .route("/status", get(status::status))
+        .route("/metrics", get(metrics::metrics))
+        .route("/tokenize", post(tokens::tokenize))
+        .route("/detokenize", post(tokens::detokenize))
+        .route("/apply-template", post(tokens::apply_template))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*id}", get(models::show))
         .route("/v1/chat/completions", post(chat::complete))
+        .route("/v1/completions", post(completions::complete))
         .fallback(no_route)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(DefaultBodyLimit::max(state.config.max_body_bytes))
         .layer(middleware::from_fn_with_state(Arc::clone(&state), access::guard))
+        .layer(middleware::from_fn_with_state(Arc::clone(&state), count))
         .layer(cors(&state.config))
         .with_state(state)
+}
+
+/// Counts answered requests by route. Paths that are no routes share one label: clients may invent any number of them.
+async fn count(State(app): State<AppState>, request: Request, next: Next) -> Response {
+    let path = request
+        .extensions()
+        .get::<MatchedPath>()
+        .map_or("other", MatchedPath::as_str)
+        .to_owned();
+    let response = next.run(request).await;
+    app.metrics.answered(&path, response.status().as_u16());
+    response
 }
 
 fn cors(config: &ServerConfig) -> CorsLayer {

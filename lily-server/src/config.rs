@@ -51,6 +51,16 @@ impl Default for ServerConfig {
 }
 
 impl ServerConfig {
+    /// Names the model. Clients may leave out the organization before the slash.
+    pub fn name_model(&mut self, name: &str) {
+        name.clone_into(&mut self.model_id);
+        if let Some((_, short)) = name.rsplit_once('/')
+            && !short.is_empty()
+        {
+            self.aliases.push(short.to_owned());
+        }
+    }
+
     /// Whether a request may ask for the model by this name.
     pub fn serves(&self, name: &str) -> bool {
         name == self.model_id || self.aliases.iter().any(|alias| alias == name)

@@ -1,14 +1,18 @@
 //! A chat request in the terms that all APIs share, and its way to the engine.
 
 use std::collections::VecDeque;
+use std::pin::Pin;
 use std::sync::Arc;
 
+use futures_util::Stream;
+use futures_util::stream::{SelectAll, unfold};
 use lily_engine::{Event, GenerateRequest, Generation, ReasoningBudget, ReplyFormat, Sampling};
 use lily_model::{ChatInput, Checkpoint, GenerationConfig};
 use serde_json::{Map, Value};
 
 use crate::app::AppState;
 use crate::error::ApiError;
+use crate::metrics::Stopwatch;
 use crate::openai::sampling::{LogitBias, SamplingFields};
 use crate::reply::{ReplyEvent, ReplyMachine};
 use crate::tools::definition::{Tool, ToolChoice};
@@ -139,7 +143,11 @@ impl ChatJob {
                 .map(|choice| {
                     let request = self.request(&prompt, choice, &shared.checkpoint)?;
                     let generation = shared.engine.submit(request)?;
-                    Ok(Reply::new(generation, ReplyMachine::new(&self.tools)))
+                    Ok(Reply::new(
+                        generation,
+                        ReplyMachine::chat(&self.tools),
+                        Arc::clone(&shared),
+                    ))
                 })
                 .collect()
         });
@@ -192,15 +200,20 @@ pub struct Reply {
     machine: ReplyMachine,
     ready: VecDeque<ReplyEvent>,
     done: bool,
+    stopwatch: Stopwatch,
+    app: AppState,
 }
 
 impl Reply {
-    fn new(generation: Generation, machine: ReplyMachine) -> Self {
+    /// The reply that `generation` makes.
+    pub fn new(generation: Generation, machine: ReplyMachine, app: AppState) -> Self {
         Self {
             generation,
             machine,
             ready: VecDeque::new(),
             done: false,
+            stopwatch: Stopwatch::start(),
+            app,
         }
     }
 
@@ -219,11 +232,23 @@ impl Reply {
                 .next()
                 .await
                 .unwrap_or(Event::Failed(lily_engine::EngineError::Stopped));
+            self.stopwatch.observe(&event, &self.app.metrics);
             let mut out = Vec::new();
             self.machine.push(event, &mut out);
             self.ready.extend(out);
         }
     }
+}
+
+/// The events of several replies as they come, each with the number of its reply.
+pub fn merged(replies: Vec<Reply>) -> SelectAll<Pin<Box<dyn Stream<Item = (usize, ReplyEvent)> + Send>>> {
+    let numbered = |(number, reply): (usize, Reply)| {
+        let events = unfold(reply, move |mut reply| async move {
+            Some(((number, reply.next().await?), reply))
+        });
+        Box::pin(events) as Pin<Box<dyn Stream<Item = (usize, ReplyEvent)> + Send>>
+    };
+    replies.into_iter().enumerate().map(numbered).collect()
 }
 
 #[cfg(test)]

@@ -84,20 +84,28 @@ pub enum Ending {
 /// Turns the engine's events into pieces of a reply.
 #[derive(Clone, Debug)]
 pub struct ReplyMachine {
-    builder: ReplyBuilder,
+    /// Absent for raw completions, whose text is passed on as it is.
+    builder: Option<ReplyBuilder>,
     /// Absent where the request has no tools: call markup is then text.
     parser: Option<CallParser>,
     part: Part,
     calls: usize,
-    /// Whether content came since the last call, for calls that turn out to be text.
     found: Vec<CallEvent>,
 }
 
 impl ReplyMachine {
-    /// For a reply to a request with these tools.
-    pub fn new(tools: &Arc<[Tool]>) -> Self {
+    /// For a raw completion: everything is content, white space included.
+    pub fn raw() -> Self {
         Self {
-            builder: ReplyBuilder::new(),
+            builder: None,
+            ..Self::chat(&Arc::from([]))
+        }
+    }
+
+    /// For a chat's reply to a request with these tools.
+    pub fn chat(tools: &Arc<[Tool]>) -> Self {
+        Self {
+            builder: Some(ReplyBuilder::new()),
             parser: (!tools.is_empty()).then(|| CallParser::new(Arc::clone(tools))),
             part: Part::Content,
             calls: 0,
@@ -138,8 +146,14 @@ impl ReplyMachine {
             Some(Markup::ToolCallStart) => Part::ToolCall,
             Some(Markup::End) | None => token.part,
         };
+        let Some(builder) = &mut self.builder else {
+            if !token.text.is_empty() {
+                out.push(ReplyEvent::Content(token.text));
+            }
+            return;
+        };
         let mut deltas = Vec::new();
-        self.builder.push(&token, |delta| deltas.push(delta));
+        builder.push(&token, |delta| deltas.push(delta));
         for delta in deltas {
             self.delta(delta, out);
         }
@@ -192,7 +206,9 @@ impl ReplyMachine {
 
     fn finish(&mut self, reason: FinishReason, usage: Usage, out: &mut Vec<ReplyEvent>) {
         let mut tail = None;
-        self.builder.finish(self.part, |delta| tail = Some(delta));
+        if let Some(builder) = &mut self.builder {
+            builder.finish(self.part, |delta| tail = Some(delta));
+        }
         if let Some(delta) = tail {
             self.delta(delta, out);
         }

@@ -6,13 +6,13 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use futures_util::future::try_join_all;
-use futures_util::stream::{SelectAll, StreamExt, unfold};
+use futures_util::stream::StreamExt;
 use serde_json::Value;
 
 use crate::app::AppState;
 use crate::body::RawBody;
 use crate::error::ApiError;
-use crate::job::{ChatJob, Reply, Thinking};
+use crate::job::{ChatJob, Reply, Thinking, merged};
 use crate::openai::chat_reply::{Choice, ChunkWriter, Head};
 use crate::openai::chat_request::{ChatRequest, Effort};
 use crate::prompt::template_messages;
@@ -117,15 +117,7 @@ fn stream(app: AppState, replies: Vec<Reply>, head: Head, include_usage: bool) -
             .take(replies.len())
             .map(|choice| ChunkWriter::new(head.clone(), choice, include_usage, tokenizer))
             .collect();
-        let mut events: SelectAll<_> = replies
-            .into_iter()
-            .enumerate()
-            .map(|(index, reply)| {
-                Box::pin(unfold(reply, move |mut reply| async move {
-                    Some(((index, reply.next().await?), reply))
-                }))
-            })
-            .collect();
+        let mut events = merged(replies);
         for writer in &mut writers {
             sender.send(Frame::data(writer.first()))?;
         }

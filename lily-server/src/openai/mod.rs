@@ -2,5 +2,6 @@
 
 pub mod chat_reply;
 pub mod chat_request;
+pub mod completion;
 pub mod message;
 pub mod sampling;
