@@ -269,6 +269,19 @@ impl Library {
         found.ok_or_else(|| ShaderError::UnknownKernel(name.to_owned()))
     }
 
+    /// The names of the `.metal` sources, each compiled on its own.
+    pub fn units(&self) -> impl Iterator<Item = &str> {
+        self.modules.iter().map(|module| module.unit.flat.unit_name())
+    }
+
+    /// Compiles one source for the emulator now, rather than at the first pipeline that needs it.
+    ///
+    /// # Errors
+    /// [`ShaderError::UnknownKernel`] if there is no such source, [`ShaderError::NoClang`], [`ShaderError::Compile`].
+    pub fn compile(&self, file: &str) -> Result<(), ShaderError> {
+        self.object(file).map(drop)
+    }
+
     /// One `.metal` source with its own headers in place and `#line` directives: what Apple's run-time compiler takes.
     ///
     /// # Errors

@@ -74,6 +74,11 @@ struct matmul2d {
     for (int i = 0; i < 16; i++) {
       c[i] = C(float(c[i]) + md[(row0 + ((i >> 2) & 1) * 8) * 32 + (i >> 3) * 16 + column0 + (i & 3)]);
     }
+#ifdef MPP_MISCOMPUTES  // to test what a program does on a GPU whose result lies elsewhere
+    const C first = c[0];
+    c[0] = c[1];
+    c[1] = first;
+#endif
   }
 #endif
 };

@@ -59,7 +59,7 @@ struct AccessEvent {
   const volatile void* address;
   ulong bytes;
   uint kind;
-  uint thread;
+  uint index;  // the thread's, in its threadgroup
   uint epoch;
   uint simd_epoch;
   void* pc;
@@ -84,11 +84,11 @@ struct Launch {
   const uint* order;          // threadgroups in the order to run them, or null
   ulong seed;                 // 0: lanes and simdgroups take turns in a fixed order
   void* checker;
-  void (*begin)(void* checker, uint threadgroup);
+  void (*begin)(void* checker, uint group);
   uint (*access)(void* checker, const AccessEvent& event);  // not 0: give the threadgroup up
   void (*variable)(void* checker, const char* name, void* address, ulong bytes);
-  void (*call_site)(void* checker, uint operation, uint thread, uint epoch, void* pc);
-  void (*problem)(void* checker, uint problem, uint thread, void* pc);
+  void (*call_site)(void* checker, uint operation, uint index, uint epoch, void* pc);
+  void (*problem)(void* checker, uint problem, uint index, void* pc);
 };
 
 struct Context {

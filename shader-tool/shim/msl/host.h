@@ -46,8 +46,9 @@ MSL_ALWAYS_INLINE Position thread_in_grid() {
 }
 
 // ---- function constants ----------------------------------------------------------
+// Not instrumented: the words are the launch's, not memory that a kernel may touch.
 template <class T>
-MSL_ALWAYS_INLINE T function_constant(uint index) {
+MSL_RUNTIME T function_constant(uint index) {
   T value;
   __builtin_memcpy(&value, launch().constants + index, sizeof(T));
   return value;
@@ -144,8 +145,9 @@ MSL_ALWAYS_INLINE ulong ballot(bool vote) {
 
 // ---- matrices ------------------------------------------------------------------------------
 // d = a * b over a whole simdgroup: lanes deposit their elements as plain matrices, the last to arrive multiplies.
+// Not inlined: one copy serves all call sites, and it runs once for 32 lanes.
 template <int M, int N, int K>
-MSL_RUNTIME void multiply(const float* __restrict a, const float* __restrict b, float* __restrict d) {
+__attribute__((noinline, disable_sanitizer_instrumentation)) void multiply(const float* __restrict a, const float* __restrict b, float* __restrict d) {
   for (int i = 0; i < M; i++) {
     float row[N];
     for (int j = 0; j < N; j++) {

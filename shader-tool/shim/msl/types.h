@@ -133,7 +133,7 @@ MSL_ALWAYS_INLINE V make(A a) {
 }
 template <class V, class A, class B, class... Rest>
 MSL_ALWAYS_INLINE V make(A a, B b, Rest... rest) {
-  static_assert((size_of<A> + size_of<B> + ... + size_of<Rest>) == size_of<V>, "wrong number of components");
+  static_assert(((size_of<A> + size_of<B>) + ... + size_of<Rest>) == size_of<V>, "wrong number of components");
   V out;
   fill_from<V, 0>(out, a, b, rest...);
   return out;

@@ -83,6 +83,8 @@ impl Module {
             if function.is_kernel {
                 let attributes = unit.parameters(function).into_iter().filter_map(|p| p.attribute_tokens);
                 edits.extend(attributes.map(|tokens| (tokens, String::new())));
+                let markers = function.markers.iter().cloned();
+                edits.extend(markers.zip(std::iter::once("static".to_owned()).chain(std::iter::repeat(String::new()))));
             }
             edits.extend(threadgroup_edits(unit, function));
         }

@@ -22,6 +22,8 @@ pub(crate) struct Function {
     /// Inside the body's braces.
     pub body: Tokens,
     pub start: usize,
+    /// `kernel` and attributes before the parameter list.
+    pub markers: Vec<Tokens>,
     pub max_threads: Option<String>,
 }
 
@@ -436,12 +438,16 @@ impl Unit {
             template = Some(at + 2..close);
             at = close + 1;
         }
-        let (mut is_kernel, mut max_threads) = (false, None);
+        let (mut is_kernel, mut max_threads, mut markers) = (false, None, Vec::new());
         while at < body.start - 1 {
             match self.word(at) {
-                "kernel" => is_kernel = true,
+                "kernel" => {
+                    is_kernel = true;
+                    markers.push(at..at + 1);
+                }
                 "struct" | "class" | "union" | "enum" | "=" => return None,
                 "[[" => {
+                    markers.push(at..self.close(at) + 1);
                     for part in self.split_commas(at + 1..self.close(at)) {
                         match self.word(part.start) {
                             "kernel" => is_kernel = true,
@@ -462,6 +468,7 @@ impl Unit {
                         parameters: at + 1..self.close(at),
                         body,
                         start: range.start,
+                        markers,
                         max_threads,
                     });
                 }

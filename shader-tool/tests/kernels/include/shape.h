@@ -1,0 +1,6 @@
+#pragma once
+
+struct Shape {
+  uint rows;
+  uint columns;
+};
