@@ -9,6 +9,8 @@ constant bool kChosenBefore [[function_constant(0)]];
 constant bool kSeparateSwiglu [[function_constant(1)]];
 // Write each slot's down projection instead of adding their weighted sum to the residual stream.
 constant bool kSeparateCombine [[function_constant(2)]];
+// expert_gate_up: x is normed already.
+constant bool kNormedInput [[function_constant(3)]];
 
 // Grid (row blocks / simdgroups, slots). Every threadgroup finds its own expert from the router's logits: 256 of them cost less than a stage.
 template <int BITS, int ROWS>
@@ -89,7 +91,7 @@ template <int BITS, int ROWS>
     for (uint q = tid; q < width / 4; q += threads.x) {
       const float4 v = in[q];
       square += dot(v, v);
-      xs[staged_quad(q)] = v * weight[q];
+      xs[staged_quad(q)] = kNormedInput ? v : v * weight[q];
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (active) {
@@ -131,7 +133,7 @@ template <int BITS, int ROWS>
   for (uint i = 0; i < nsg; i++) {
     total += squares[i];
   }
-  const float inverse = rsqrt(total / float(p.hidden) + p.eps);
+  const float inverse = kNormedInput ? 1.0f : rsqrt(total / float(p.hidden) + p.eps);
 #pragma unroll
   for (int r = 0; r < ROWS; r++) {
     const float g = simd_sum(gate_acc[r]) * inverse;

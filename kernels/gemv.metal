@@ -7,6 +7,9 @@
 // Adds to the output instead of overwriting it: the residual stream. Then the output is float.
 constant bool kAddToOutput [[function_constant(0)]];
 
+// gemv_norm: x is normed already (the norm was a dispatch of its own).
+constant bool kNormedInput [[function_constant(1)]];
+
 struct GemvTarget {
   uint segment;
   uint row;
@@ -97,7 +100,7 @@ template <int BITS, int ROWS, int M>
       for (uint q = tid; q < width / 4; q += threads.x) {
         const float4 v = row[q];
         square[m] += dot(v, v);
-        xs[m * (TILE / 4) + staged_quad(q)] = v * weight[q];
+        xs[m * (TILE / 4) + staged_quad(q)] = kNormedInput ? v : v * weight[q];
       }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -139,7 +142,7 @@ template <int BITS, int ROWS, int M>
     for (uint i = 0; i < nsg; i++) {
       total += squares[m * 8 + i];
     }
-    const float inverse = rsqrt(total / float(p.k) + p.eps);
+    const float inverse = kNormedInput ? 1.0f : rsqrt(total / float(p.k) + p.eps);
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
       const float value = simd_sum(acc[r][m]) * inverse;

@@ -4,11 +4,21 @@
 //! dispatches must wait for which; a [`Device`] runs the result. [`GpuModel`] puts these together.
 
 pub mod device;
+pub mod emulator;
 pub mod error;
+pub mod graph;
+mod model;
+#[cfg(any(target_os = "macos", feature = "softmetal"))]
+pub mod metal;
 pub mod params;
 pub mod pass;
+pub mod policy;
+mod routing;
+mod state;
 pub mod switches;
+pub mod weights;
 
 pub use device::Device;
 pub use error::GpuError;
+pub use model::{GpuModel, GpuOptions, LogitRows, Sequence, Snapshot};
 pub use switches::Switches;

@@ -1,0 +1,503 @@
+//! The Metal device: Apple silicon, M1 and later, macOS 14 and later.
+//!
+//! One ordinary command queue. A pass is one command buffer with one concurrent encoder, or a few where one would hold the
+//! GPU too long; barriers stand between the pass's stages. Buffers are tracked, so Metal itself orders command buffers;
+//! weights that are read in place are not, since nothing writes them. Everything `unsafe` is in this folder.
+
+mod archive;
+mod buffer;
+mod commands;
+mod mapped;
+mod pipeline;
+mod recording;
+mod residency;
+mod self_test;
+mod system;
+
+use std::collections::{HashMap, VecDeque};
+use std::path::PathBuf;
+
+use lily_model::Bytes;
+use objc2::rc::autoreleasepool;
+use shader_tool::SourceFile;
+
+use archive::Archive;
+use buffer::Buffer;
+use commands::{BlitEncoder, CommandBuffer, ComputeEncoder, INLINE_BYTES, Queue, SLOTS};
+use mapped::{MappedFile, Mapping};
+use pipeline::Kernels;
+use recording::{Bound, Launch, Recording, is_inside};
+use residency::Residency;
+pub use system::{ANY_GPU, KernelFamily, OsVersion, System};
+
+use crate::device::{BufferId, Device, DeviceDescription, Event, Memory, RecordingId, Slice};
+use crate::emulator::kernel_sources;
+use crate::error::GpuError;
+use crate::pass::{Argument, Dispatch, Pass};
+
+/// Passes that may be submitted and not yet done.
+const MAX_IN_FLIGHT: usize = 2;
+/// What stands in for a buffer in a slot that a kernel does not touch; each slot has its own.
+const UNUSED_BYTES: usize = 256;
+/// Kernels read weights in pieces of this many bytes, so a tensor that is used in place starts at a multiple of it.
+const WEIGHT_ALIGNMENT: usize = 8;
+
+/// How a Metal device is opened.
+pub struct MetalOptions<'a> {
+    /// Use tensor operations where the GPU has them.
+    pub tensor_operations: bool,
+    /// Where machine code is kept; `None` compiles it anew at every start.
+    pub cache: Option<PathBuf>,
+    /// Told how many of how many kernel sources are compiled.
+    pub progress: &'a mut dyn FnMut(usize, usize),
+}
+
+/// The default cache: `LILY_CACHE`, else the user's cache directory.
+pub fn default_cache() -> Option<PathBuf> {
+    if let Some(cache) = std::env::var_os("LILY_CACHE") {
+        return Some(PathBuf::from(cache).join("metal"));
+    }
+    std::env::home_dir().map(|home| home.join("Library/Caches/lily/metal"))
+}
+
+/// The system's GPU.
+pub struct MetalDevice {
+    system: System,
+    queue: Queue,
+    kernels: Kernels,
+    family: KernelFamily,
+    notices: Vec<String>,
+    residency: Option<Residency>,
+    /// Work has been submitted: from now on the residency set is left alone.
+    residency_is_committed: bool,
+    buffers: HashMap<BufferId, Allocated>,
+    next_buffer: u32,
+    allocated: usize,
+    files: Vec<MappedFile>,
+    unused: Buffer,
+    recordings: HashMap<RecordingId, Recording>,
+    next_recording: u32,
+    /// Copies that are encoded and not yet committed.
+    copies: Option<(CommandBuffer, BlitEncoder)>,
+    in_flight: VecDeque<Submission>,
+    /// Released buffers, each with the last work that may use it.
+    released: Vec<(u64, Buffer)>,
+    submitted: u64,
+    completed: u64,
+    /// The last of the submissions that a failure has spoiled, and the failure.
+    failure: Option<(u64, String)>,
+}
+
+struct Allocated {
+    buffer: Buffer,
+    resident: bool,
+}
+
+struct Submission {
+    event: u64,
+    parts: Vec<CommandBuffer>,
+    recording: Option<RecordingId>,
+}
+
+impl MetalDevice {
+    /// Opens the system's GPU and compiles the kernels that ship.
+    ///
+    /// # Errors
+    /// There is no GPU that Lily can use, or the kernels do not compile or do not compute correctly.
+    pub fn open(options: MetalOptions<'_>) -> Result<Self, GpuError> {
+        Self::with_sources(&kernel_sources(), options)
+    }
+
+    /// Opens the system's GPU with other kernel sources.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn with_sources(sources: &[SourceFile], options: MetalOptions<'_>) -> Result<Self, GpuError> {
+        let MetalOptions { tensor_operations, cache, progress } = options;
+        let system = System::detect()?;
+        let queue = Queue::new(&system)?;
+        let mut notices = Vec::new();
+        let mut prepare = |family| {
+            self_test::run(&system, &queue, sources, family)?;
+            let archive = cache.as_ref().and_then(|directory| Archive::open(&system, sources, family, directory));
+            Kernels::compile(&system, sources, family, archive, progress)
+        };
+        let tensor = (tensor_operations && system.has_tensor_operations()).then(|| prepare(KernelFamily::Tensor));
+        let (family, kernels) = match tensor {
+            Some(Ok(kernels)) => (KernelFamily::Tensor, kernels),
+            Some(Err(error)) => {
+                // The system supplies the tensor headers, so an update of macOS can break them.
+                notices.push(format!("tensor operations cannot be used here, so simdgroup_matrix is: {error}"));
+                (KernelFamily::Simdgroup, prepare(KernelFamily::Simdgroup)?)
+            }
+            None => (KernelFamily::Simdgroup, prepare(KernelFamily::Simdgroup)?),
+        };
+        let residency = if system.has_residency_sets() { Some(Residency::new(&system)?) } else { None };
+        let unused = Buffer::new(&system, "unused slots", SLOTS * UNUSED_BYTES)?;
+        if let Some(residency) = &residency {
+            residency.add(&unused);
+        }
+        Ok(Self {
+            system,
+            queue,
+            kernels,
+            family,
+            notices,
+            residency,
+            residency_is_committed: false,
+            buffers: HashMap::new(),
+            next_buffer: 0,
+            allocated: 0,
+            files: Vec::new(),
+            unused,
+            recordings: HashMap::new(),
+            next_recording: 0,
+            copies: None,
+            in_flight: VecDeque::new(),
+            released: Vec::new(),
+            submitted: 0,
+            completed: 0,
+            failure: None,
+        })
+    }
+
+    /// The GPU and the system.
+    pub fn system(&self) -> &System {
+        &self.system
+    }
+
+    /// How the kernels multiply matrices.
+    pub fn family(&self) -> KernelFamily {
+        self.family
+    }
+
+    /// What the user should know: a fallback that was taken.
+    pub fn notices(&self) -> &[String] {
+        &self.notices
+    }
+
+    /// Refuses a model before it is loaded.
+    ///
+    /// # Errors
+    /// `bytes` are more than the GPU may use; the message has the numbers and how to raise the limit.
+    pub fn check_fits(&self, bytes: usize) -> Result<(), GpuError> {
+        if bytes <= self.system.working_set() {
+            return Ok(());
+        }
+        Err(GpuError::Device(self.system.too_large(bytes)))
+    }
+
+    /// A buffer that holds `bytes`: their own pages where they lie in a mapped file and Metal takes them, else a copy.
+    ///
+    /// # Errors
+    /// [`GpuError::OutOfMemory`]
+    pub fn place(&mut self, label: &str, bytes: &Bytes) -> Result<Slice, GpuError> {
+        if let Some(slice) = self.in_place(bytes) {
+            return Ok(slice);
+        }
+        let buffer = self.allocate(label, bytes.len(), Memory::Device)?;
+        let slice = Slice { buffer, offset: 0, len: bytes.len() };
+        self.write(slice, bytes)?;
+        Ok(slice)
+    }
+
+    fn in_place(&mut self, bytes: &Bytes) -> Option<Slice> {
+        let map = bytes.mapping()?;
+        let start = map.as_ptr() as usize;
+        let offset = bytes.as_ptr() as usize - start;
+        if bytes.is_empty() || !offset.is_multiple_of(WEIGHT_ALIGNMENT) {
+            return None;
+        }
+        let known = self.files.iter().position(|file| file.is_at(start));
+        let index = known.unwrap_or_else(|| {
+            self.files.push(MappedFile::new(start, map.len(), self.system.max_buffer_length()));
+            self.files.len() - 1
+        });
+        let (window, pages) = self.files[index].window_of(&(offset..offset + bytes.len()))?;
+        let buffer = match self.files[index].buffer(window) {
+            Some(buffer) => buffer,
+            None => {
+                let mapping = std::sync::Arc::new(Mapping(map.clone()));
+                let buffer = Buffer::over_pages(&self.system, "weights", mapping, pages)?;
+                let id = self.add(buffer);
+                self.files[index].set_buffer(window, id);
+                id
+            }
+        };
+        Some(Slice { buffer, offset: start + offset - pages.start, len: bytes.len() })
+    }
+
+    fn add(&mut self, buffer: Buffer) -> BufferId {
+        let resident = !self.residency_is_committed;
+        if let Some(residency) = self.residency.as_ref().filter(|_| resident) {
+            residency.add(&buffer);
+        }
+        let id = BufferId(self.next_buffer);
+        self.next_buffer += 1;
+        self.allocated += buffer.len();
+        self.buffers.insert(id, Allocated { buffer, resident });
+        id
+    }
+
+    /// The buffer of a slice, which must lie inside it.
+    fn buffer(&self, slice: &Slice) -> Result<&Buffer, GpuError> {
+        let Allocated { buffer, .. } = self.buffers.get(&slice.buffer).ok_or_else(|| missing("buffer", slice.buffer.0))?;
+        if is_inside(slice, buffer.len()) {
+            return Ok(buffer);
+        }
+        let Slice { offset, len, .. } = slice;
+        Err(GpuError::Device(format!("{len} bytes at {offset} of a buffer of {}", buffer.len())))
+    }
+
+    fn launch(&mut self, dispatch: &Dispatch) -> Result<Launch, GpuError> {
+        let Dispatch { kernel, constants, label, .. } = dispatch;
+        let invalid = |what: &str| GpuError::Device(format!("{label} ({kernel}): {what}"));
+        if dispatch.arguments.len() > SLOTS {
+            return Err(invalid("more arguments than there are slots"));
+        }
+        let mut arguments = Vec::with_capacity(dispatch.arguments.len());
+        for argument in &dispatch.arguments {
+            arguments.push(match argument {
+                Argument::Buffer(slice, _) => {
+                    self.buffer(slice)?;
+                    Bound::Buffer(slice.buffer, slice.offset)
+                }
+                Argument::Bytes(bytes) if (1..=INLINE_BYTES).contains(&bytes.len()) => Bound::Bytes(bytes.clone()),
+                Argument::Bytes(_) => return Err(invalid("parameters of more than 4 KiB, or none")),
+                Argument::Unused => Bound::Unused,
+            });
+        }
+        let pipeline = self.kernels.pipeline(&self.system, kernel, constants)?;
+        pipeline.check_threads(dispatch.threads)?;
+        Ok(Launch { pipeline, arguments, threadgroups: dispatch.threadgroups, threads: dispatch.threads })
+    }
+
+    /// Commits the residency set before the first work. Afterwards it is left alone.
+    fn settle_residency(&mut self) {
+        if let Some(residency) = self.residency.as_ref().filter(|_| !self.residency_is_committed) {
+            residency.commit();
+            self.queue.add_residency(residency);
+            residency.request();
+        }
+        self.residency_is_committed = true;
+    }
+
+    /// Commits the copies that were encoded.
+    fn flush_copies(&mut self) {
+        if let Some((command_buffer, encoder)) = self.copies.take() {
+            autoreleasepool(|_| {
+                encoder.end();
+                command_buffer.commit();
+            });
+            self.submitted += 1;
+            self.in_flight.push_back(Submission { event: self.submitted, parts: vec![command_buffer], recording: None });
+        }
+    }
+
+    /// Waits for the oldest work in flight.
+    fn finish_oldest(&mut self) {
+        let Some(submission) = self.in_flight.pop_front() else { return };
+        let Submission { event, parts, recording } = submission;
+        let mut longest: f64 = 0.0;
+        // The pool takes what Metal autoreleases when it frees the command buffers.
+        autoreleasepool(|_| {
+            for part in parts {
+                match part.wait() {
+                    Ok(seconds) => longest = longest.max(seconds),
+                    // What was submitted by now may have used what this work did not make.
+                    Err(error) => self.failure = Some((self.submitted, error.to_string())),
+                }
+            }
+        });
+        self.completed = event;
+        if let Some(recording) = recording.and_then(|id| self.recordings.get_mut(&id)) {
+            recording.took(longest);
+        }
+        let completed = self.completed;
+        self.released.retain(|(event, _)| *event > completed);
+    }
+
+    /// Waits until `event` is done.
+    fn wait_for(&mut self, event: u64) -> Result<(), GpuError> {
+        if self.copies.is_some() && event > self.submitted {
+            self.flush_copies();
+        }
+        while self.completed < event.min(self.submitted) {
+            self.finish_oldest();
+        }
+        match &self.failure {
+            Some((last, error)) if event <= *last => Err(GpuError::Device(error.clone())),
+            _ => Ok(()),
+        }
+    }
+
+    fn wait_for_all(&mut self) -> Result<(), GpuError> {
+        self.flush_copies();
+        self.wait_for(self.submitted)
+    }
+
+    fn encode(&self, encoder: &ComputeEncoder, stages: &[Vec<Launch>]) -> Result<(), GpuError> {
+        for (index, stage) in stages.iter().enumerate() {
+            if index > 0 {
+                encoder.barrier();
+            }
+            for launch in stage {
+                encoder.set_pipeline(&launch.pipeline);
+                for (slot, argument) in launch.arguments.iter().enumerate() {
+                    match argument {
+                        Bound::Buffer(id, offset) => {
+                            let allocated = self.buffers.get(id).ok_or_else(|| missing("buffer", id.0))?;
+                            encoder.set_buffer(slot, &allocated.buffer, *offset);
+                        }
+                        Bound::Bytes(bytes) => encoder.set_bytes(slot, bytes),
+                        Bound::Unused => encoder.set_buffer(slot, &self.unused, slot * UNUSED_BYTES),
+                    }
+                }
+                encoder.dispatch(launch.threadgroups, launch.threads);
+            }
+        }
+        Ok(())
+    }
+
+    /// Encodes and commits the parts of a recording.
+    fn commit_parts(&self, recording: &Recording) -> Result<Vec<CommandBuffer>, GpuError> {
+        autoreleasepool(|_| {
+            let mut parts = Vec::new();
+            for stages in recording.parts() {
+                let command_buffer = self.queue.command_buffer()?;
+                let encoder = command_buffer.compute()?;
+                let encoded = self.encode(&encoder, &recording.stages[stages]);
+                encoder.end();
+                encoded?;
+                parts.push(command_buffer);
+            }
+            parts.iter().for_each(CommandBuffer::commit);
+            Ok(parts)
+        })
+    }
+}
+
+fn missing(what: &str, id: u32) -> GpuError {
+    GpuError::Device(format!("{what} {id} does not exist"))
+}
+
+impl Device for MetalDevice {
+    fn describe(&self) -> DeviceDescription {
+        let description = format!("{}, {}", self.system.describe(), self.family.name());
+        DeviceDescription { kind: "metal", description }
+    }
+
+    fn available(&self) -> usize {
+        self.system.working_set().saturating_sub(self.allocated)
+    }
+
+    fn allocate(&mut self, label: &str, bytes: usize, _memory: Memory) -> Result<BufferId, GpuError> {
+        if bytes > self.available() {
+            return Err(GpuError::OutOfMemory { label: label.into(), needed: bytes, available: self.available() });
+        }
+        let buffer = Buffer::new(&self.system, label, bytes.max(4))?;
+        Ok(self.add(buffer))
+    }
+
+    fn release(&mut self, buffer: BufferId) {
+        let Some(Allocated { buffer, resident }) = self.buffers.remove(&buffer) else { return };
+        self.allocated -= buffer.len();
+        if resident && self.residency_is_committed {
+            // Part of the model itself goes: rare, and the set must not change under work. A failure is reported by the next
+            // call that waits.
+            let _ = self.wait_for_all();
+        }
+        if let Some(residency) = self.residency.as_ref().filter(|_| resident) {
+            residency.remove(&buffer);
+            if self.residency_is_committed {
+                residency.commit();
+            }
+        }
+        let last = self.submitted + u64::from(self.copies.is_some());
+        if last > self.completed {
+            self.released.push((last, buffer));
+        }
+    }
+
+    fn write(&mut self, to: Slice, bytes: &[u8]) -> Result<(), GpuError> {
+        self.buffer(&Slice { len: bytes.len(), ..to })?;
+        self.wait_for_all()?;
+        let allocated = self.buffers.get_mut(&to.buffer).ok_or_else(|| missing("buffer", to.buffer.0))?;
+        allocated.buffer.write(to.offset, bytes);
+        Ok(())
+    }
+
+    fn read(&mut self, from: Slice, into: &mut [u8]) -> Result<(), GpuError> {
+        self.wait_for_all()?;
+        self.buffer(&from)?.read(from.offset, into);
+        Ok(())
+    }
+
+    fn read_after(&mut self, event: Event, from: Slice, into: &mut [u8]) -> Result<(), GpuError> {
+        self.wait_for(event.0)?;
+        self.buffer(&from)?.read(from.offset, into);
+        Ok(())
+    }
+
+    fn copy(&mut self, from: Slice, to: Slice) -> Result<(), GpuError> {
+        self.buffer(&from)?;
+        self.buffer(&Slice { len: from.len, ..to })?;
+        if !(from.offset | to.offset | from.len).is_multiple_of(4) {
+            let mut bytes = vec![0; from.len];
+            self.read(from, &mut bytes)?;
+            return self.write(to, &bytes);
+        }
+        self.settle_residency();
+        if self.copies.is_none() {
+            let opened = autoreleasepool(|_| {
+                let command_buffer = self.queue.command_buffer()?;
+                let encoder = command_buffer.blit()?;
+                Ok::<_, GpuError>((command_buffer, encoder))
+            })?;
+            self.copies = Some(opened);
+        }
+        if let Some((_, encoder)) = &self.copies {
+            encoder.copy((self.buffer(&from)?, from.offset), (self.buffer(&to)?, to.offset), from.len);
+        }
+        Ok(())
+    }
+
+    fn record(&mut self, pass: &Pass) -> Result<RecordingId, GpuError> {
+        let mut stages = Vec::with_capacity(pass.stage_count());
+        for stage in pass.by_stage() {
+            let launches = stage.into_iter().map(|index| self.launch(&pass.dispatches()[index]));
+            stages.push(launches.collect::<Result<Vec<_>, _>>()?);
+        }
+        self.kernels.save();
+        let id = RecordingId(self.next_recording);
+        self.next_recording += 1;
+        self.recordings.insert(id, Recording::new(stages));
+        Ok(id)
+    }
+
+    fn discard(&mut self, recording: RecordingId) {
+        // What is in flight holds no part of it: command buffers use pipelines and buffers, which stay.
+        self.recordings.remove(&recording);
+    }
+
+    fn submit(&mut self, recording: RecordingId) -> Result<Event, GpuError> {
+        self.flush_copies();
+        self.settle_residency();
+        while self.in_flight.len() >= MAX_IN_FLIGHT {
+            self.finish_oldest();
+        }
+        let found = self.recordings.get(&recording).ok_or_else(|| missing("recording", recording.0))?;
+        let parts = self.commit_parts(found)?;
+        self.submitted += 1;
+        self.in_flight.push_back(Submission { event: self.submitted, parts, recording: Some(recording) });
+        Ok(Event(self.submitted))
+    }
+}
+
+impl Drop for MetalDevice {
+    fn drop(&mut self) {
+        // Command buffers do not retain what they use, so nothing may be freed before they are done. A failure has nobody left
+        // to tell.
+        let _ = self.wait_for_all();
+    }
+}

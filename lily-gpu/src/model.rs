@@ -1,0 +1,356 @@
+//! A model on a device, and its public calls.
+
+use std::sync::Arc;
+
+use lily_model::{LayerKind, ModelConfig, Weights};
+
+use crate::device::{Device, DeviceDescription, Memory, RecordingId, Slice};
+use crate::error::GpuError;
+use crate::graph::decode::decode_pass;
+use crate::graph::prefill::{Step, logits_pass, prefill_steps};
+use crate::graph::scratch::{LOGIT_ROWS, Scratch};
+use crate::graph::Model;
+use crate::pass::Pass;
+use crate::policy::{self, AttentionRoute};
+use crate::routing::HostRouting;
+use crate::state::{Bin, State, empty, fixed_bytes, kv_bytes};
+use crate::switches::Switches;
+use crate::weights::{GpuMatrix, GpuMixer, GpuWeights, Upload};
+
+/// Tokens that a new sequence has room for; more room is made by doubling.
+const FIRST_CAPACITY: usize = 1024;
+
+/// How a model runs.
+#[derive(Clone, Copy, Debug)]
+pub struct GpuOptions {
+    /// Optimizations in use.
+    pub switches: Switches,
+    /// Tokens of the largest prefill chunk.
+    pub max_chunk: usize,
+    /// Tokens of the longest sequence; the model's own limit for `None`.
+    pub max_context: Option<usize>,
+}
+
+impl Default for GpuOptions {
+    fn default() -> Self {
+        GpuOptions { switches: Switches::default(), max_chunk: policy::MAX_CHUNK, max_context: None }
+    }
+}
+
+/// Which rows of a prefill chunk get logits.
+pub enum LogitRows<'a> {
+    /// None: more chunks follow.
+    None,
+    /// The last row, readable afterwards through [`Sequence::logits`].
+    Last,
+    /// Every row, handed over in order (row, `vocab_size` logits); the last stays readable through [`Sequence::logits`].
+    All(&'a mut dyn FnMut(usize, &[f32])),
+}
+
+/// One conversation's state at one position.
+#[derive(Debug)]
+pub struct Sequence {
+    state: State,
+    position: usize,
+    logits: Vec<f32>,
+    decode: Option<(AttentionRoute, RecordingId)>,
+}
+
+impl Sequence {
+    /// Tokens that the sequence holds.
+    pub fn position(&self) -> usize {
+        self.position
+    }
+
+    /// Logits `[vocab_size]` after the last token; empty where the last chunk asked for none.
+    pub fn logits(&self) -> &[f32] {
+        &self.logits
+    }
+}
+
+impl Drop for Sequence {
+    fn drop(&mut self) {
+        self.state.discard(self.decode.take().map(|(_, recording)| recording));
+    }
+}
+
+/// A frozen copy of a sequence.
+#[derive(Debug)]
+pub struct Snapshot {
+    state: State,
+    position: usize,
+    logits: Vec<f32>,
+}
+
+impl Snapshot {
+    /// Tells `piece` the identity and the bytes of each piece of memory that the snapshot keeps alive.
+    pub fn memory(&self, piece: &mut dyn FnMut(usize, usize)) {
+        self.state.memory(piece);
+        piece(self.logits.as_ptr() as usize, self.logits.len() * size_of::<f32>());
+    }
+}
+
+/// A model on a device.
+pub struct GpuModel<D> {
+    device: D,
+    config: Arc<ModelConfig>,
+    kinds: Arc<[LayerKind]>,
+    weights: GpuWeights,
+    scratch: Scratch,
+    expanded: Option<Slice>,
+    options: GpuOptions,
+    bin: Bin,
+}
+
+impl<D: Device> GpuModel<D> {
+    /// Copies `weights` to `device`; `progress` is told the bytes of each piece.
+    ///
+    /// # Errors
+    /// Where the model has a shape that no kernel takes, or the device has no room.
+    pub fn new(
+        mut device: D,
+        config: Arc<ModelConfig>,
+        weights: &Weights,
+        options: GpuOptions,
+        progress: &mut dyn FnMut(usize),
+    ) -> Result<GpuModel<D>, GpuError> {
+        policy::check_shape(&config)?;
+        if options.max_chunk == 0 {
+            return Err(GpuError::Invalid("a prefill chunk has at least one token, but --chunk is 0".into()));
+        }
+        let placed = GpuWeights::place(&config, weights, &mut Upload { device: &mut device, progress })?;
+        let mut allocate = |label: &str, bytes: usize| {
+            let buffer = device.allocate(label, bytes, Memory::Device)?;
+            Ok(Slice { buffer, offset: 0, len: bytes })
+        };
+        let context = options.max_context.unwrap_or(config.max_position_embeddings);
+        let scratch = Scratch::new(&config, options.max_chunk, context, &mut allocate)?;
+        let expanded = match options.switches.fused_dequant {
+            true => None,
+            false => Some(allocate("expanded weights", expanded_bytes(&placed))?),
+        };
+        Ok(GpuModel {
+            device,
+            kinds: placed.kinds().collect(),
+            weights: placed,
+            scratch,
+            expanded,
+            options,
+            bin: Bin::default(),
+            config,
+        })
+    }
+
+    /// What the model runs on.
+    pub fn describe(&self) -> DeviceDescription {
+        self.device.describe()
+    }
+
+    /// The device.
+    pub fn device(&mut self) -> &mut D {
+        &mut self.device
+    }
+
+    /// Shape of the model.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// Tokens of the largest prefill chunk.
+    pub fn max_chunk(&self) -> usize {
+        self.options.max_chunk
+    }
+
+    /// Tokens of the longest sequence.
+    pub fn context_limit(&self) -> usize {
+        self.options.max_context.unwrap_or(self.config.max_position_embeddings)
+    }
+
+    /// Bytes of state that a sequence of `tokens` tokens takes.
+    pub fn sequence_bytes(&self, tokens: usize) -> usize {
+        fixed_bytes(&self.config) + capacity_for(tokens, self.context_limit()) * kv_bytes(&self.config)
+    }
+
+    /// A sequence at position 0.
+    ///
+    /// # Errors
+    /// Where the device has no room.
+    pub fn new_sequence(&mut self) -> Result<Sequence, GpuError> {
+        empty(&self.bin, &mut self.device);
+        let capacity = capacity_for(1, self.context_limit());
+        let state = State::new(&mut self.device, &self.config, &self.kinds, capacity, &self.bin)?;
+        Ok(Sequence { state, position: 0, logits: Vec::new(), decode: None })
+    }
+
+    /// Appends a chunk of 1 to [`GpuModel::max_chunk`] tokens.
+    ///
+    /// # Errors
+    /// Where the chunk is empty or too long, a token is not in the vocabulary, there is no room, or the device failed.
+    pub fn prefill(&mut self, sequence: &mut Sequence, tokens: &[u32], logits: LogitRows<'_>) -> Result<(), GpuError> {
+        let rows = tokens.len();
+        if rows == 0 || rows > self.options.max_chunk {
+            return Err(GpuError::Invalid(format!("a chunk of {rows} tokens; 1 to {} are taken", self.options.max_chunk)));
+        }
+        self.make_room(sequence, tokens)?;
+        let bytes: Vec<u8> = tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
+        self.device.write(self.scratch.tokens, &bytes)?;
+        sequence.state.write_step(&mut self.device, 0, sequence.position)?;
+        sequence.logits.clear();
+        let slices = sequence.state.slices();
+        for step in prefill_steps(self.graph(), &slices, rows) {
+            match step {
+                Step::Run(pass) => self.run(&pass)?,
+                Step::HostRouting { tile_rows } => {
+                    HostRouting { config: &self.config, scratch: &self.scratch, rows, tile_rows }.run(&mut self.device)?;
+                }
+            }
+        }
+        sequence.position += rows;
+        match logits {
+            LogitRows::None => {}
+            LogitRows::Last => sequence.logits = self.row_logits(slices.step, rows - 1, 1)?,
+            LogitRows::All(each) => {
+                let vocab = self.config.vocab_size;
+                for first in (0..rows).step_by(LOGIT_ROWS) {
+                    let block = self.row_logits(slices.step, first, LOGIT_ROWS.min(rows - first))?;
+                    block.chunks_exact(vocab).enumerate().for_each(|(index, row)| each(first + index, row));
+                    sequence.logits = block[block.len() - vocab..].to_vec();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends one token; its logits are ready afterwards.
+    ///
+    /// # Errors
+    /// Where the token is not in the vocabulary, there is no room, or the device failed.
+    pub fn decode(&mut self, sequence: &mut Sequence, token: u32) -> Result<(), GpuError> {
+        self.make_room(sequence, &[token])?;
+        sequence.state.write_step(&mut self.device, token, sequence.position)?;
+        let recording = self.decode_recording(sequence)?;
+        self.device.submit(recording)?;
+        sequence.position += 1;
+        let mut bytes = vec![0; self.config.vocab_size * 4];
+        self.device.read(self.scratch.logits.part(0, bytes.len()), &mut bytes)?;
+        sequence.logits.clear();
+        sequence.logits.extend(floats(&bytes));
+        Ok(())
+    }
+
+    /// The recording that decodes at the sequence's position.
+    fn decode_recording(&mut self, sequence: &mut Sequence) -> Result<RecordingId, GpuError> {
+        let route = policy::attention_route(&self.config, sequence.position + 1, &self.options.switches);
+        if let Some((recorded, recording)) = sequence.decode {
+            if recorded == route {
+                return Ok(recording);
+            }
+            self.device.discard(recording);
+        }
+        let pass = decode_pass(self.graph(), &sequence.state.slices(), route);
+        let recording = self.device.record(&pass)?;
+        sequence.decode = Some((route, recording));
+        Ok(recording)
+    }
+
+    /// The pass that decodes at the sequence's position.
+    pub fn decode_pass(&self, sequence: &Sequence) -> Pass {
+        let route = policy::attention_route(&self.config, sequence.position + 1, &self.options.switches);
+        decode_pass(self.graph(), &sequence.state.slices(), route)
+    }
+
+    /// A frozen copy of the whole state.
+    ///
+    /// # Errors
+    /// Where the device has no room.
+    pub fn snapshot(&mut self, sequence: &Sequence) -> Result<Snapshot, GpuError> {
+        empty(&self.bin, &mut self.device);
+        let state = self.copy(&sequence.state, sequence.position, sequence.position.max(1))?;
+        Ok(Snapshot { state, position: sequence.position, logits: sequence.logits.clone() })
+    }
+
+    /// A sequence in the state of `snapshot`.
+    ///
+    /// # Errors
+    /// Where the device has no room.
+    pub fn restore(&mut self, snapshot: &Snapshot) -> Result<Sequence, GpuError> {
+        empty(&self.bin, &mut self.device);
+        let capacity = capacity_for(snapshot.position + 1, self.context_limit());
+        let state = self.copy(&snapshot.state, snapshot.position, capacity)?;
+        Ok(Sequence { state, position: snapshot.position, logits: snapshot.logits.clone(), decode: None })
+    }
+
+    fn copy(&mut self, from: &State, tokens: usize, capacity: usize) -> Result<State, GpuError> {
+        let mut state = State::new(&mut self.device, &self.config, &self.kinds, capacity, &self.bin)?;
+        state.copy_from(&mut self.device, from, tokens)?;
+        Ok(state)
+    }
+
+    fn graph(&self) -> Model<'_> {
+        Model {
+            config: &self.config,
+            weights: &self.weights,
+            scratch: &self.scratch,
+            switches: &self.options.switches,
+            expanded: self.expanded,
+        }
+    }
+
+    /// Checks tokens that are to be appended, and makes room for them.
+    fn make_room(&mut self, sequence: &mut Sequence, tokens: &[u32]) -> Result<(), GpuError> {
+        empty(&self.bin, &mut self.device);
+        let vocab = self.config.vocab_size;
+        if let Some(token) = tokens.iter().find(|&&token| token as usize >= vocab) {
+            return Err(GpuError::Invalid(format!("token {token} is not below the vocabulary's {vocab}")));
+        }
+        let needed = sequence.position + tokens.len();
+        if needed > self.context_limit() {
+            return Err(GpuError::Invalid(format!("{needed} tokens are more than the context of {}", self.context_limit())));
+        }
+        if needed > sequence.state.capacity {
+            sequence.state.discard(sequence.decode.take().map(|(_, recording)| recording));
+            let capacity = capacity_for(needed, self.context_limit());
+            sequence.state.grow(&mut self.device, sequence.position, capacity)?;
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, pass: &Pass) -> Result<(), GpuError> {
+        let recording = self.device.record(pass)?;
+        let result = self.device.submit(recording);
+        self.device.discard(recording);
+        result.map(drop)
+    }
+
+    /// Logits of rows `[first, first + rows)` of the chunk that was prefilled last.
+    fn row_logits(&mut self, step: Slice, first: usize, rows: usize) -> Result<Vec<f32>, GpuError> {
+        let pass = logits_pass(self.graph(), step, first, rows);
+        self.run(&pass)?;
+        let mut bytes = vec![0; rows * self.config.vocab_size * 4];
+        self.device.read(self.scratch.logits.part(0, bytes.len()), &mut bytes)?;
+        Ok(floats(&bytes).collect())
+    }
+}
+
+fn floats(bytes: &[u8]) -> impl Iterator<Item = f32> + '_ {
+    bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+}
+
+/// Room that a sequence of `tokens` tokens has.
+fn capacity_for(tokens: usize, limit: usize) -> usize {
+    tokens.max(FIRST_CAPACITY).next_power_of_two().min(limit)
+}
+
+/// Bytes for the largest group of matrices that one product expands.
+fn expanded_bytes(weights: &GpuWeights) -> usize {
+    let bytes = |m: &GpuMatrix| (m.count * m.rows * m.cols * 2).next_multiple_of(256);
+    let layer = |layer: &crate::weights::GpuLayer| {
+        let mixer = match &layer.mixer {
+            GpuMixer::Attention(w) => (bytes(&w.q) + bytes(&w.k) + bytes(&w.v)).max(bytes(&w.o)),
+            GpuMixer::DeltaNet(w) => (bytes(&w.qkv) + bytes(&w.z) + bytes(&w.b) + bytes(&w.a)).max(bytes(&w.out)),
+        };
+        let mlp = |m: &crate::weights::GpuMlp| (bytes(&m.gate) + bytes(&m.up)).max(bytes(&m.down));
+        mixer.max(mlp(&layer.shared)).max(layer.routed.map_or(0, |routed| mlp(&routed.experts)))
+    };
+    weights.layers.iter().map(layer).max().unwrap_or(0)
+}

@@ -1,0 +1,187 @@
+//! Which kernel and which tile for which shape: the only place where such choices are made.
+//!
+//! The figures behind a choice stand beside it: machine, shape, gain, date. Where none stand, the choice follows from the kernel's own limits.
+
+use lily_model::ModelConfig;
+
+use crate::error::GpuError;
+use crate::switches::Switches;
+use crate::weights::Form;
+
+/// Simdgroups of the threadgroups of the GEMV kernels: 256 threads.
+pub const GEMV_SIMDGROUPS: usize = 8;
+/// Tokens that one GEMV of a prefill chunk takes together.
+pub const GEMV_TOKENS: usize = 4;
+/// Rows of the input that a prefill attention threadgroup may read past the end of the queries.
+pub const ATTENTION_PREFILL_ROWS: usize = 64;
+/// From this context on, attention is split into blocks of a fixed number of keys.
+pub const FIXED_BLOCK_CONTEXT: usize = 32_768;
+/// Keys of such a block.
+pub const FIXED_BLOCK_KEYS: usize = 1024;
+
+/// Rows that a simdgroup of a GEMV makes.
+pub fn gemv_rows(form: Form, rows: usize, tokens: usize) -> usize {
+    match form {
+        Form::Any | Form::Bf16 => 2,
+        // four rows keep four loads in flight; a short matrix then has too few simdgroups to fill a GPU
+        _ if tokens > 1 || rows >= 4096 => 4,
+        _ => 2,
+    }
+}
+
+/// Rows that a simdgroup of expert_gate_up makes of each matrix.
+pub fn gate_up_rows(form: Form) -> usize {
+    match form {
+        Form::Any | Form::Bf16 => 1,
+        _ => 2,
+    }
+}
+
+/// Rows that a simdgroup of expert_down makes.
+pub fn down_rows(form: Form) -> usize {
+    match form {
+        Form::Any | Form::Bf16 => 1,
+        _ => 2,
+    }
+}
+
+/// The form whose GEMV kernels read a matrix (there is no tuned GEMV for bfloat weights).
+pub fn gemv_form(form: Form) -> Form {
+    if form == Form::Bf16 { Form::Any } else { form }
+}
+
+/// A tile of the matrix products: rows, columns, simdgroups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tile {
+    /// Rows of the input.
+    pub rows: usize,
+    /// Rows of the weights.
+    pub columns: usize,
+    /// Simdgroups of the threadgroup.
+    pub simdgroups: usize,
+}
+
+const fn tile(rows: usize, columns: usize, simdgroups: usize) -> Tile {
+    Tile { rows, columns, simdgroups }
+}
+
+/// The tile of a dense product with `m` rows of input and `n` rows of weights.
+pub fn dense_tile(form: Form, m: usize, n: usize) -> Tile {
+    match form {
+        Form::Q4 if m <= 16 => tile(16, 64, 2),
+        Form::Q4 | Form::Q8 if m >= 512 && n >= 1024 => tile(128, 128, 8),
+        _ => tile(64, 64, 4),
+    }
+}
+
+/// Rows of the tiles of a grouped product whose experts get `load` rows each on average.
+pub fn grouped_rows(form: Form, load: usize, switches: &Switches) -> usize {
+    match form {
+        Form::Q4 if !switches.wide_tiles => 16,
+        Form::Q4 if load >= 48 => 64,
+        Form::Q4 if load <= 8 => 16,
+        _ => 32,
+    }
+}
+
+/// The tile of a grouped product with [`grouped_rows`] rows.
+pub fn grouped_tile(form: Form, rows: usize) -> Tile {
+    match (form, rows) {
+        (Form::Q4, 64) => tile(64, 128, 4),
+        (Form::Q4, 16) => tile(16, 64, 2),
+        _ => tile(32, 64, 2),
+    }
+}
+
+/// How a decode pass attends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AttentionRoute {
+    /// Query heads that share a read of their KV head, or `None` for the kernel that takes any head size.
+    pub packed_heads: Option<usize>,
+    /// Splits of the keys.
+    pub splits: usize,
+    /// Keys of a split; 0 divides the context by the splits.
+    pub split_keys: usize,
+}
+
+/// The route of single query rows over up to `context` keys. The context is rounded up inside, so that a pass serves many steps.
+pub fn attention_route(config: &ModelConfig, context: usize, switches: &Switches) -> AttentionRoute {
+    let attention = &config.attention;
+    let group = attention.heads / attention.kv_heads;
+    let packed_heads = match attention.head_dim {
+        64 | 128 | 256 if switches.gqa_packing && group % 4 == 0 => Some(4),
+        64 | 128 | 256 => Some(1),
+        _ => None,
+    };
+    if switches.fixed_block_attention && context >= FIXED_BLOCK_CONTEXT {
+        let splits = context_bucket(context) / FIXED_BLOCK_KEYS;
+        return AttentionRoute { packed_heads, splits, split_keys: FIXED_BLOCK_KEYS };
+    }
+    // 256 keys keep eight simdgroups of 32 lanes busy; more splits than 32 cost more in the reduction than they give
+    let splits = (context_bucket(context) / 256).clamp(1, 32);
+    AttentionRoute { packed_heads, splits, split_keys: 0 }
+}
+
+/// Contexts up to this many tokens use the same decode pass as `context`: powers of two from 256 on, so that a pass is recorded seldom.
+pub fn context_bucket(context: usize) -> usize {
+    context.next_power_of_two().max(256)
+}
+
+/// The kernel of the chunk's causal attention; `None` where the head size has none and single-row kernels are used.
+pub fn attention_prefill_kernel(config: &ModelConfig) -> Option<(String, usize)> {
+    let (dim, split) = match config.attention.head_dim {
+        // two simdgroups share 16 rows, because the output of a head of 256 does not fit one's registers on M1 to M4
+        256 => (256, 2),
+        128 => (128, 1),
+        64 => (64, 1),
+        _ => return None,
+    };
+    Some((format!("attention_prefill_{dim}_s{split}"), 128 * split))
+}
+
+/// Sizes of Gated DeltaNet heads that have register-resident kernels.
+pub fn delta_heads(config: &ModelConfig) -> Option<&'static str> {
+    match (config.delta_net.key_dim, config.delta_net.value_dim) {
+        (128, 128) => Some("128_128"),
+        (64, 64) => Some("64_64"),
+        _ => None,
+    }
+}
+
+/// Tokens of the largest prefill chunk. At long context a chunk's attention is what takes the time, so that the device decides
+/// ([`chunk_for_context`]).
+pub const MAX_CHUNK: usize = 2048;
+
+/// Tokens of a chunk that starts at `position`: bounded, so that no command buffer holds the GPU for long.
+pub fn chunk_for_context(max_chunk: usize, position: usize) -> usize {
+    // above 32K tokens a chunk of 2,048 spends most of its time in attention, which grows with the position
+    let halvings = (position / FIXED_BLOCK_CONTEXT).checked_ilog2().map_or(0, |log| log + 1);
+    (max_chunk >> halvings.min(3)).max(256.min(max_chunk))
+}
+
+/// Refuses what no kernel takes.
+///
+/// # Errors
+/// [`GpuError::Unsupported`], which names the field.
+pub fn check_shape(config: &ModelConfig) -> Result<(), GpuError> {
+    let limit = |ok: bool, what: &str, expected: &str, found: usize| {
+        if ok {
+            return Ok(());
+        }
+        Err(GpuError::Unsupported { what: what.into(), expected: expected.into(), found: found.to_string() })
+    };
+    let (a, d) = (&config.attention, &config.delta_net);
+    limit(config.hidden_size % 32 == 0, "hidden_size", "a multiple of 32", config.hidden_size)?;
+    limit(a.head_dim % 32 == 0 && a.head_dim <= 512, "head_dim", "a multiple of 32 up to 512", a.head_dim)?;
+    limit(a.rotary_dim <= a.head_dim && a.rotary_dim % 2 == 0, "rotary dimensions", "an even number up to head_dim", a.rotary_dim)?;
+    limit(a.heads % a.kv_heads == 0, "num_attention_heads", "a multiple of num_key_value_heads", a.heads)?;
+    limit(d.key_dim % 32 == 0 && d.key_dim <= 256, "linear_key_head_dim", "a multiple of 32 up to 256", d.key_dim)?;
+    limit(d.value_dim % 32 == 0 && d.value_dim <= 256, "linear_value_head_dim", "a multiple of 32 up to 256", d.value_dim)?;
+    limit(d.value_heads % d.key_heads == 0, "linear_num_value_heads", "a multiple of linear_num_key_heads", d.value_heads)?;
+    limit(d.conv_kernel >= 1, "linear_conv_kernel_dim", "at least 1", d.conv_kernel)?;
+    if let lily_model::MlpConfig::Moe { experts, top_k, .. } = config.mlp {
+        limit(experts <= 512, "num_experts", "up to 512", experts)?;
+        limit((1..=32).contains(&top_k) && top_k <= experts, "num_experts_per_tok", "1 to 32", top_k)?;
+    }
+    Ok(())
+}

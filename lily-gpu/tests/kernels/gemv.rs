@@ -1,0 +1,160 @@
+//! gemv_norm and gemv.
+
+use lily_gpu::params::GemvParams;
+use lily_gpu::pass::Dispatch;
+use lily_model::{Encoding, Matrix};
+
+use crate::*;
+
+struct Case {
+    /// Rows of the matrices that share the dispatch.
+    rows: Vec<usize>,
+    k: usize,
+    m: usize,
+    encoding: Encoding,
+    rows_per_block: usize,
+    tokens: usize,
+    simdgroups: usize,
+    norm: bool,
+    add: bool,
+}
+
+fn run(case: &Case, checked: bool) {
+    let Case { k, m, norm, add, .. } = *case;
+    let mut random = Random::new(11 + k as u64);
+    let mut gpu = Gpu::new(checked);
+    let matrices: Vec<Matrix> =
+        case.rows.iter().enumerate().map(|(i, &rows)| matrix(1, rows, k, case.encoding, i as u64)).collect();
+    let placed: Vec<_> = matrices.iter().map(|m| gpu.matrix(m)).collect();
+    let x = if norm { random.vec(m * k, 2.0) } else { random.bf16s(m * k, 2.0) };
+    let weight = random.vec(k, 1.0);
+    let before: Vec<Vec<f32>> = case.rows.iter().map(|rows| random.vec(m * rows, 1.0)).collect();
+    let eps = 1e-6;
+
+    let form = gemv_form(&placed[0]);
+    let name = if norm { "gemv_norm" } else { "gemv" };
+    let kernel = format!("{name}_{form}_r{}_m{}", case.rows_per_block, case.tokens);
+    let mut params = GemvParams { k: k as u32, m: m as u32, eps, segments: placed.len() as u32, ..GemvParams::default() };
+    let mut outputs = Vec::new();
+    let mut end = 0;
+    for (i, p) in placed.iter().enumerate() {
+        end += p.rows.div_ceil(case.rows_per_block);
+        params.rows[i] = p.rows as u32;
+        params.block_end[i] = end as u32;
+        params.y_stride[i] = p.rows as u32;
+        params.encoding[i] = p.encoding;
+        // the second output is f32, and the first goes into a ring of three slots, of which position 5 takes the last
+        let float = add || i == 1;
+        params.float_outputs |= u32::from(float) << i;
+        let ring = if i == 0 && !add && m == 1 { 3 } else { 0 };
+        params.ring[i] = ring as u32;
+        let y = match add {
+            true => gpu.f32(&before[i]),
+            false => gpu.scratch(ring.max(1) * m * p.rows * if float { 4 } else { 2 }),
+        };
+        outputs.push((y, float, ring));
+    }
+    let input = if norm { gpu.f32(&x) } else { gpu.bf16(&x) };
+    let mut dispatch = Dispatch::new(kernel, "test").constant(0, add);
+    if norm {
+        dispatch = dispatch.constant(1, false);
+    }
+    dispatch = dispatch.read(input);
+    if norm {
+        dispatch = dispatch.read(gpu.f32(&weight));
+    }
+    for i in 0..4 {
+        dispatch = match placed.get(i) {
+            Some(p) => dispatch.read(p.codes).read(p.scales).read(p.biases),
+            None => dispatch.unused().unused().unused(),
+        };
+    }
+    for i in 0..4 {
+        dispatch = match outputs.get(i) {
+            Some(&(y, ..)) => dispatch.update(y),
+            None => dispatch.unused(),
+        };
+    }
+    let step = gpu.step(5);
+    gpu.run(
+        dispatch
+            .read(step)
+            .params(&params)
+            .grid(end.div_ceil(case.simdgroups), m.div_ceil(case.tokens), 1)
+            .threads(case.simdgroups * 32),
+    );
+
+    for (i, matrix) in matrices.iter().enumerate() {
+        let (y, float, ring) = outputs[i];
+        let found = if float { gpu.read_f32(y) } else { gpu.read_bf16(y) };
+        let found = if ring > 0 { &found[2 * matrix.rows..] } else { &found[..] };
+        let mut expected = Vec::new();
+        for token in 0..m {
+            let x = &x[token * k..][..k];
+            let normed: Vec<f64> = match norm {
+                true => rms_norm(x, &weight, f64::from(eps)),
+                false => x.iter().map(|&x| f64::from(x)).collect(),
+            };
+            for r in 0..matrix.rows {
+                let sum: f64 = row(matrix, 0, r).iter().zip(&normed).map(|(&w, x)| f64::from(w) * x).sum();
+                expected.push(if add { sum + f64::from(before[i][token * matrix.rows + r]) } else { sum });
+            }
+        }
+        let what = format!("{name} {form} {:?} k {k} m {m} matrix {i}", case.rows);
+        close(&what, found, &expected, if float { F32 * 4.0 } else { BF16 }, 1.0);
+    }
+}
+
+fn sweep(encoding: Encoding, rows_per_block: &[usize], ks: &[usize]) {
+    for &k in ks {
+        for &r in rows_per_block {
+            for rows in [vec![1], vec![r], vec![r + 1, 1], vec![8 * r - 1, 8 * r, 8 * r + 1, 3]] {
+                for (norm, add, m, tokens) in
+                    [(true, false, 1, 1), (false, false, 1, 1), (false, true, 1, 1)]
+                {
+                    let rows = if add { vec![rows[0]] } else { rows.clone() };
+                    run(&Case { rows, k, m, encoding, rows_per_block: r, tokens, simdgroups: 8, norm, add }, false);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn q4() {
+    sweep(Q4, &[2, 4], &[64, 192, 512, 576, 4096, 4160]);
+}
+
+#[test]
+fn q8() {
+    sweep(Q8, &[2, 4], &[64, 512, 4160]);
+}
+
+#[test]
+fn any_encoding() {
+    for encoding in OTHERS {
+        sweep(encoding, &[2], &[128, 1152]);
+    }
+    sweep(Q4, &[2], &[128]);
+}
+
+#[test]
+fn several_tokens() {
+    for (encoding, r) in [(Q4, 4), (Q8, 4), (OTHERS[1], 2)] {
+        for m in [1, 3, 4, 5, 9] {
+            let rows = vec![17, 1];
+            run(&Case { rows, k: 1088, m, encoding, rows_per_block: r, tokens: 4, simdgroups: 8, norm: true, add: false }, false);
+        }
+    }
+}
+
+#[test]
+fn checked() {
+    for (encoding, r) in [(Q4, 4), (Q8, 2), (OTHERS[3], 2)] {
+        for (norm, add) in [(true, false), (false, true)] {
+            let rows = if add { vec![9] } else { vec![9, 1] };
+            run(&Case { rows, k: 640, m: 1, encoding, rows_per_block: r, tokens: 1, simdgroups: 8, norm, add }, true);
+        }
+    }
+    run(&Case { rows: vec![5], k: 1088, m: 3, encoding: Q4, rows_per_block: 4, tokens: 4, simdgroups: 8, norm: true, add: false }, true);
+}
