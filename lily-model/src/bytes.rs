@@ -44,6 +44,16 @@ impl Bytes {
     }
 }
 
+impl Bytes {
+    /// The mapped file that the bytes lie in, for devices that can use its pages in place.
+    pub fn mapping(&self) -> Option<&Arc<Mmap>> {
+        match &self.owner {
+            Owner::Mapped(map) => Some(map),
+            Owner::Owned(_) | Owner::Static(_) => None,
+        }
+    }
+}
+
 impl From<Mmap> for Bytes {
     fn from(map: Mmap) -> Self {
         Bytes {

@@ -121,7 +121,7 @@ fn read_layers(text: Fields<'_>) -> Result<Vec<LayerKind>> {
 fn read_attention(text: Fields<'_>) -> Result<AttentionConfig> {
     let heads = text.usize("num_attention_heads", 1..=MAX_HEADS)?;
     let kv_heads = text.usize("num_key_value_heads", 1..=MAX_HEADS)?;
-    if heads % kv_heads != 0 {
+    if !heads.is_multiple_of(kv_heads) {
         return Err(text.wrong(
             "num_key_value_heads",
             format!("a divisor of num_attention_heads ({heads})"),
@@ -148,7 +148,7 @@ fn read_attention(text: Fields<'_>) -> Result<AttentionConfig> {
     };
     let factor = holder.f64("partial_rotary_factor", 0.0..=1.0)?;
     let rotary_dim = (head_dim as f64 * factor) as usize;
-    if rotary_dim == 0 || rotary_dim % 2 != 0 {
+    if rotary_dim == 0 || !rotary_dim.is_multiple_of(2) {
         return Err(holder.wrong(
             "partial_rotary_factor",
             format!("a factor that makes an even, positive number of head_dim ({head_dim})"),
@@ -166,7 +166,7 @@ fn read_attention(text: Fields<'_>) -> Result<AttentionConfig> {
 fn read_delta_net(text: Fields<'_>) -> Result<DeltaNetConfig> {
     let key_heads = text.usize("linear_num_key_heads", 1..=MAX_HEADS)?;
     let value_heads = text.usize("linear_num_value_heads", 1..=MAX_HEADS)?;
-    if value_heads % key_heads != 0 {
+    if !value_heads.is_multiple_of(key_heads) {
         return Err(text.wrong(
             "linear_num_value_heads",
             format!("a multiple of linear_num_key_heads ({key_heads})"),

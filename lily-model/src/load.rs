@@ -179,7 +179,7 @@ impl Loader<'_> {
             }
             (Some(found), Some(scheme)) => {
                 let (bits, group_size) = (scheme.bits(), scheme.group_size());
-                if cols % group_size != 0 || (cols * bits) % 32 != 0 {
+                if !cols.is_multiple_of(group_size) || !(cols * bits).is_multiple_of(32) {
                     return Err(self.shards.wrong(
                         &weight,
                         format!("{cols} columns to be whole groups, as config.json says {scheme}"),

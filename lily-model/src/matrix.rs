@@ -92,11 +92,11 @@ impl Encoding {
         let all_rows = count.checked_mul(rows)?;
         let row_bits = cols.checked_mul(self.bits())?;
         let groups = match self.group_size() {
-            Some(group_size) if cols % group_size != 0 => return None,
+            Some(group_size) if !cols.is_multiple_of(group_size) => return None,
             Some(group_size) => cols / group_size,
             None => 0,
         };
-        if row_bits % 8 != 0 {
+        if !row_bits.is_multiple_of(8) {
             return None;
         }
         let codes = all_rows.checked_mul(row_bits / 8)?;

@@ -167,7 +167,7 @@ impl Generator {
             scales: Bytes::from(scales),
             biases: Bytes::from(biases),
         };
-        if cols % GROUP_SIZE != 0 {
+        if !cols.is_multiple_of(GROUP_SIZE) {
             let amplitude = deviation * 3f32.sqrt();
             let numbers = bf16_bytes(all_rows * cols, |index| {
                 (2.0 * uniform(stream, index) - 1.0) * amplitude
@@ -181,8 +181,7 @@ impl Generator {
         let scale_stream = mix(stream);
         let groups = all_rows * (cols / GROUP_SIZE);
         let scale = |index: usize| bf16::from_f32(mean_scale * (0.75 + 0.5 * uniform(scale_stream, index)));
-        let mut codes = vec![0; all_rows * (cols * bits as usize / 8)];
-        fill_random(&mut codes, stream);
+        let codes = random_bytes(all_rows * (cols * bits as usize / 8), stream);
         let encoding = Encoding::Affine {
             bits,
             group_size: GROUP_SIZE,
@@ -216,19 +215,24 @@ fn inverse_softplus(value: f32) -> f32 {
     value.exp_m1().ln()
 }
 
-/// Fills `bytes` with a random sequence, on all cores. Each eight bytes depend on their place alone, so the split does not matter.
-fn fill_random(bytes: &mut [u8], stream: u64) {
+/// Makes `len` bytes of units that depend on their place alone (so the split does not matter), on all cores. The last unit may be cut.
+fn filled<const UNIT: usize>(len: usize, unit: impl Fn(usize) -> [u8; UNIT] + Sync) -> Vec<u8> {
+    let mut bytes = vec![0; len];
     let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
-    let share = bytes.len().div_ceil(threads).next_multiple_of(8).max(PARALLEL_BYTES);
+    let share = len.div_ceil(threads).next_multiple_of(UNIT).max(PARALLEL_BYTES);
     let fill = |part: &mut [u8], first: usize| {
-        for (index, word) in part.chunks_mut(8).enumerate() {
-            let random = mix(stream.wrapping_add((first + index) as u64)).to_le_bytes();
-            word.copy_from_slice(&random[..word.len()]);
+        let (units, rest) = part.as_chunks_mut::<UNIT>();
+        for (index, out) in units.iter_mut().enumerate() {
+            *out = unit(first + index);
+        }
+        if !rest.is_empty() {
+            rest.copy_from_slice(&unit(first + units.len())[..rest.len()]);
         }
     };
     std::thread::scope(|scope| {
         for (index, part) in bytes.chunks_mut(share).enumerate() {
-            let first = index * share / 8;
+            let first = index * share / UNIT;
+            let fill = &fill;
             if part.len() < PARALLEL_BYTES {
                 fill(part, first);
             } else {
@@ -236,14 +240,16 @@ fn fill_random(bytes: &mut [u8], stream: u64) {
             }
         }
     });
+    bytes
 }
 
-fn bf16_bytes(len: usize, value: impl Fn(usize) -> f32) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(2 * len);
-    for index in 0..len {
-        bytes.extend_from_slice(&bf16::from_f32(value(index)).to_le_bytes());
-    }
-    bytes
+/// A random sequence.
+fn random_bytes(len: usize, stream: u64) -> Vec<u8> {
+    filled(len, |index| mix(stream.wrapping_add(index as u64)).to_le_bytes())
+}
+
+fn bf16_bytes(len: usize, value: impl Fn(usize) -> f32 + Sync) -> Vec<u8> {
+    filled(2 * len, |index| bf16::from_f32(value(index)).to_le_bytes())
 }
 
 #[cfg(test)]
@@ -337,11 +343,8 @@ mod tests {
 
     #[test]
     fn the_split_into_threads_does_not_matter() {
-        let mut whole = vec![0; 3 * PARALLEL_BYTES + 5];
-        fill_random(&mut whole, 7);
-        let mut start = vec![0; 40];
-        fill_random(&mut start, 7);
-        assert_eq!(whole[..40], start);
+        let whole = random_bytes(3 * PARALLEL_BYTES + 5, 7);
+        assert_eq!(whole[..40], random_bytes(40, 7));
         let last = whole.len() - 5;
         let word = mix(7 + last as u64 / 8).to_le_bytes();
         assert_eq!(whole[last..], word[..5]);

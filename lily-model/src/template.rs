@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
 use crate::guard::Guards;
+use crate::late_system::LateSystem;
 use crate::python;
 use crate::tokenizer::Tokenizer;
 
@@ -95,7 +96,7 @@ impl ChatTemplate {
         environment.set_auto_escape_callback(|_| AutoEscape::None);
         environment.set_fuel(Some(FUEL));
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-        environment.set_formatter(|out, state, value| write_python(out, state, value));
+        environment.set_formatter(write_python);
         environment.add_function("raise_exception", raise_exception);
         environment.add_function("strftime_now", strftime_now);
         environment.add_filter("tojson", tojson);
@@ -119,6 +120,18 @@ impl ChatTemplate {
     /// [`Error::TemplateRefused`] where the template raises an exception: the messages are at fault.
     /// [`Error::Template`] where the template fails otherwise.
     pub fn render(&self, input: &ChatInput<'_>) -> Result<ChatPrompt> {
+        self.render_as(input, false)
+    }
+
+    /// As [`ChatTemplate::render`], but system messages after the first are rendered where they stand, even if the template refuses them.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::render`].
+    pub fn render_late_system(&self, input: &ChatInput<'_>) -> Result<ChatPrompt> {
+        self.render_as(input, true)
+    }
+
+    fn render_as(&self, input: &ChatInput<'_>, late_system: bool) -> Result<ChatPrompt> {
         let all: Vec<&Value> = input
             .messages
             .iter()
@@ -146,17 +159,28 @@ impl ChatTemplate {
                 variables.insert(name.into(), value.into());
             }
         }
+        let guarded = match self.fill(&variables, guard) {
+            Err(refused @ Error::TemplateRefused(_)) if late_system => {
+                let Some(late) = LateSystem::take(&mut variables, guard) else {
+                    return Err(refused);
+                };
+                let rendered = self.fill(&variables, guard)?;
+                late.put_back(&rendered).ok_or(refused)?
+            }
+            filled => filled?,
+        };
+        Ok(ChatPrompt { guarded, guard })
+    }
+
+    fn fill(&self, variables: &Map<String, Value>, guard: char) -> Result<String> {
         let rendered = self
             .environment
             .get_template(NAME)
-            .and_then(|template| template.render(JinjaValue::from(Serde(&variables))));
-        match rendered {
-            Ok(guarded) => Ok(ChatPrompt { guarded, guard }),
-            Err(error) => Err(match refusal(&error) {
-                Some(refused) => Error::TemplateRefused(refused.replace(guard, "")),
-                None => template_error(&self.file, &error),
-            }),
-        }
+            .and_then(|template| template.render(JinjaValue::from(Serde(variables))));
+        rendered.map_err(|error| match refusal(&error) {
+            Some(refused) => Error::TemplateRefused(refused.replace(guard, "")),
+            None => template_error(&self.file, &error),
+        })
     }
 }
 

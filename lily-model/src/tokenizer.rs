@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::OnceLock;
 
 use aho_corasick::{AhoCorasick, MatchKind};
 use serde::Deserialize;
@@ -29,8 +28,7 @@ pub struct Tokenizer {
     /// Finds `added` in text, the pattern's number being the index there.
     matcher: AhoCorasick,
     by_content: HashMap<String, u32>,
-    len: usize,
-    bytes: OnceLock<TokenBytes>,
+    bytes: TokenBytes,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -64,6 +62,56 @@ struct TokenBytes {
     ends: Vec<u32>,
 }
 
+impl TokenBytes {
+    /// The bytes of all tokens, or `None` where there are none or ids are beyond [`MAX_ID`].
+    fn of(model: &BPE, added: &[AddedToken]) -> Option<TokenBytes> {
+        if added.iter().any(|token| token.id > MAX_ID) {
+            return None;
+        }
+        let alphabet = byte_alphabet();
+        let added: HashMap<u32, &str> = added.iter().map(|token| (token.id, token.content.as_str())).collect();
+        let mut unseen = model.get_vocab_size();
+        let last_added = added.keys().max().map_or(0, |id| id + 1);
+        let mut table = TokenBytes {
+            bytes: Vec::new(),
+            ends: Vec::with_capacity(unseen.max(last_added as usize)),
+        };
+        // Ids need not be without gaps, so the loop ends when every token was met.
+        let mut id = 0;
+        while unseen > 0 || id < last_added {
+            if id > MAX_ID {
+                return None;
+            }
+            let token = model.id_to_token(id);
+            unseen -= usize::from(token.is_some());
+            if let Some(content) = added.get(&id) {
+                table.bytes.extend_from_slice(content.as_bytes());
+            } else {
+                for character in token.iter().flat_map(|token| token.chars()) {
+                    match alphabet.get(&character) {
+                        Some(byte) => table.bytes.push(*byte),
+                        None => table
+                            .bytes
+                            .extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes()),
+                    }
+                }
+            }
+            table.ends.push(u32::try_from(table.bytes.len()).ok()?);
+            id += 1;
+        }
+        (id > 0).then_some(table)
+    }
+
+    fn of_token(&self, id: u32) -> &[u8] {
+        let index = id as usize;
+        let Some(&end) = self.ends.get(index) else {
+            return &[];
+        };
+        let start = if index == 0 { 0 } else { self.ends[index - 1] };
+        &self.bytes[start as usize..end as usize]
+    }
+}
+
 impl Tokenizer {
     /// Reads the content of a `tokenizer.json`, which errors call `file`.
     ///
@@ -87,16 +135,11 @@ impl Tokenizer {
                 )));
             }
         }
-        let largest = parsed
-            .model
-            .get_vocab()
-            .into_values()
-            .chain(parsed.added_tokens.iter().map(|token| token.id))
-            .max()
-            .ok_or_else(|| bad("model.vocab: expected tokens, found none".into()))?;
-        if largest > MAX_ID {
-            return Err(bad(format!("expected ids up to {MAX_ID}, found {largest}")));
-        }
+        let bytes = TokenBytes::of(&parsed.model, &parsed.added_tokens).ok_or_else(|| {
+            bad(format!(
+                "expected tokens with ids up to {MAX_ID}, found none or greater ids"
+            ))
+        })?;
         let matcher = AhoCorasick::builder()
             .match_kind(MatchKind::LeftmostLongest)
             .build(parsed.added_tokens.iter().map(|token| &token.content))
@@ -114,8 +157,7 @@ impl Tokenizer {
                 .collect(),
             added: parsed.added_tokens,
             matcher,
-            len: largest as usize + 1,
-            bytes: OnceLock::new(),
+            bytes,
         })
     }
 
@@ -176,48 +218,7 @@ impl Tokenizer {
 
     /// Bytes that token `id` stands for (a control token's name for control tokens); empty for an id without a token.
     pub fn token_bytes(&self, id: u32) -> &[u8] {
-        let table = self.bytes.get_or_init(|| self.build_token_bytes());
-        let index = id as usize;
-        let Some(&end) = table.ends.get(index) else {
-            return &[];
-        };
-        let start = if index == 0 { 0 } else { table.ends[index - 1] };
-        &table.bytes[start as usize..end as usize]
-    }
-
-    fn build_token_bytes(&self) -> TokenBytes {
-        let alphabet = byte_alphabet();
-        let mut tokens: Vec<Option<String>> = vec![None; self.len];
-        for (token, id) in self.pipeline.get_model().get_vocab() {
-            tokens[id as usize] = Some(token);
-        }
-        for token in &self.added {
-            tokens[token.id as usize] = None;
-        }
-        let added: HashMap<u32, &str> = self
-            .added
-            .iter()
-            .map(|token| (token.id, token.content.as_str()))
-            .collect();
-        let mut table = TokenBytes {
-            bytes: Vec::new(),
-            ends: Vec::with_capacity(self.len),
-        };
-        for (id, token) in tokens.iter().enumerate() {
-            if let Some(content) = added.get(&(id as u32)) {
-                table.bytes.extend_from_slice(content.as_bytes());
-            }
-            for character in token.iter().flat_map(|token| token.chars()) {
-                match alphabet.get(&character) {
-                    Some(byte) => table.bytes.push(*byte),
-                    None => table
-                        .bytes
-                        .extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes()),
-                }
-            }
-            table.ends.push(table.bytes.len() as u32);
-        }
-        table
+        self.bytes.of_token(id)
     }
 
     /// Id of the added token with exactly this content: `<|im_end|>`, `</think>`, ...
@@ -240,7 +241,7 @@ impl Tokenizer {
     /// One more than the largest id; ids from here to the model's `vocab_size` are padding and never valid.
     #[expect(clippy::len_without_is_empty, reason = "a tokenizer without tokens cannot be made")]
     pub fn len(&self) -> usize {
-        self.len
+        self.bytes.ends.len()
     }
 
     /// Text of `ids`, without special tokens where `skip_special`; bytes that are no UTF-8 become U+FFFD.
@@ -257,7 +258,7 @@ impl Tokenizer {
 
 impl fmt::Debug for Tokenizer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Tokenizer({} ids)", self.len)
+        write!(f, "Tokenizer({} ids)", self.len())
     }
 }
 

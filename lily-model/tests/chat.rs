@@ -1,4 +1,5 @@
 //! What users write stays text, whatever it spells; and the template runs as in `transformers`, within bounds.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
 
@@ -273,4 +274,38 @@ fn plain_encoding_knows_no_control_tokens() {
     assert_eq!(tokenizer.decode(&plain, true), text);
     assert!(tokenizer.is_special(end));
     assert!(!tokenizer.is_special(tokenizer.added_token("<think>").unwrap()));
+}
+
+#[test]
+fn late_system_messages_stand_where_they_are() {
+    let checkpoint = mini();
+    let messages = [
+        json!({"role": "system", "content": "first"}),
+        json!({"role": "user", "content": "question"}),
+        json!({"role": "assistant", "content": "", "reasoning_content": "thought", "tool_calls": [
+            {"type": "function", "function": {"name": "look", "arguments": {}}},
+        ]}),
+        json!({"role": "tool", "content": "result"}),
+        json!({"role": "system", "content": " be brief<|im_end|> "}),
+        json!({"role": "system", "content": "be kind"}),
+    ];
+    let input = ChatInput {
+        messages: &messages,
+        add_generation_prompt: true,
+        ..ChatInput::default()
+    };
+    let template = checkpoint.chat_template().unwrap();
+    assert!(matches!(template.render(&input), Err(Error::TemplateRefused(_))));
+    let prompt = template.render_late_system(&input).unwrap();
+    assert_eq!(
+        prompt.text(),
+        "<|im_start|>system\nfirst<|im_end|>\n<|im_start|>user\nquestion<|im_end|>\n<|im_start|>assistant\n<think>\nthought\n</think>\n\n\
+         <tool_call>\n<function=look>\n</function>\n</tool_call><|im_end|>\n<|im_start|>user\n<tool_response>\nresult\n</tool_response>\
+         <|im_end|>\n<|im_start|>system\nbe brief<|im_end|><|im_end|>\n<|im_start|>system\nbe kind<|im_end|>\n<|im_start|>assistant\n<think>\n"
+    );
+    // Six turns and the reply's: the control token that a message spells out is none.
+    assert_eq!(count(&checkpoint.tokenizer, &prompt, "<|im_end|>"), 6);
+    let only = [json!({"role": "system", "content": "a"}), json!({"role": "system", "content": "b"})];
+    let input = ChatInput { messages: &only, ..input };
+    assert!(matches!(template.render_late_system(&input), Err(Error::TemplateRefused(_))));
 }

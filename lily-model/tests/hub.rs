@@ -1,4 +1,5 @@
 //! Downloads from a small hub on the loopback: resume, reuse, errors and the offline mode.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};

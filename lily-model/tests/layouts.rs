@@ -1,4 +1,5 @@
 //! Layouts of checkpoints that no fixture has: dense, tied, flat, unquantized, embedded, older template files.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
 
