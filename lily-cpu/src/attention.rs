@@ -6,8 +6,9 @@
 use lily_model::AttentionConfig;
 
 use crate::kv::{BLOCK_TOKENS, KvBlock, KvRows, Part, ReadRows};
-use crate::matmul::dot_tile;
+
 use crate::norm::rms_norm_in_place;
+use crate::panel::dot_tile;
 use crate::rope::RotaryTable;
 use crate::simd::math::{exp, sigmoid, zip_in_place};
 use crate::simd::{Kernel, LANES, Lanes};

@@ -6,10 +6,12 @@ use crate::attention::{Attend, AttendSpan, MergeSpans, Partial, PrepareRow, QUER
 use crate::batch::Batch;
 use crate::delta_net::{Convolve, Scan};
 use crate::dequantize::DequantizeRows;
-use crate::matmul::{Inputs, Product, products};
+use crate::matmul::{Product, products};
 use crate::mlp::{RoutedExperts, SharedBlock, Workers, feed_forward};
 use crate::model::CpuModel;
 use crate::norm::norm_rows;
+use crate::panel::Inputs;
+use crate::quantize::Layout;
 use crate::scratch::LOGIT_ROWS;
 use crate::shared::SharedMut;
 use crate::simd::math::sigmoid_scalar;
@@ -73,10 +75,16 @@ impl CpuModel {
                 self.config.rms_norm_eps,
                 normed,
             );
+            if let Some(quantized) = &mut activations.quantized {
+                quantized
+                    .normed
+                    .fill(&mut self.pool, self.set, Layout::for_rows(rows), normed, hidden);
+            }
+            let quantized = activations.quantized.as_ref().map(|quantized| &quantized.normed);
             let logits = &mut activations.logits[..rows * vocab_size];
             let product = Product {
                 matrix: self.weights.output(),
-                inputs: Inputs::all(normed, hidden),
+                inputs: Inputs::first(rows, normed, hidden, quantized),
                 out: SharedMut::new(logits),
                 add: false,
             };
@@ -97,6 +105,12 @@ impl CpuModel {
             self.config.rms_norm_eps,
             &mut self.activations.normed[..used],
         );
+        if let Some(quantized) = &mut self.activations.quantized {
+            let normed = &self.activations.normed[..used];
+            quantized
+                .normed
+                .fill(&mut self.pool, self.set, Layout::for_rows(rows), normed, weight.len());
+        }
     }
 
     fn run_delta_net(&mut self, batch: &mut Batch<'_, '_>, layer: usize, weights: &DeltaNet) {
@@ -105,7 +119,8 @@ impl CpuModel {
         let (channels, values) = (config.conv_channels(), config.value_heads * config.value_dim);
         let hidden = self.config.hidden_size;
         let activations = &mut self.activations;
-        let normed = Inputs::all(&activations.normed[..rows * hidden], hidden);
+        let quantized = activations.quantized.as_ref().map(|quantized| &quantized.normed);
+        let normed = Inputs::first(rows, &activations.normed, hidden, quantized);
         let project = |matrix, out| Product {
             matrix,
             inputs: normed,
@@ -192,9 +207,16 @@ impl CpuModel {
     /// `x += matrix * mixed`
     fn project_mixed(&mut self, rows: usize, cols: usize, matrix: &lily_model::Matrix) {
         let activations = &mut self.activations;
+        if let Some(quantized) = &mut activations.quantized {
+            let mixed = &activations.mixed[..rows * cols];
+            quantized
+                .mixed
+                .fill(&mut self.pool, self.set, Layout::for_rows(rows), mixed, cols);
+        }
+        let quantized = activations.quantized.as_ref().map(|quantized| &quantized.mixed);
         let product = Product {
             matrix,
-            inputs: Inputs::all(&activations.mixed[..rows * cols], cols),
+            inputs: Inputs::first(rows, &activations.mixed, cols, quantized),
             out: SharedMut::new(&mut activations.x[..rows * self.config.hidden_size]),
             add: true,
         };
@@ -207,7 +229,8 @@ impl CpuModel {
         let (heads, kv) = (config.heads * config.head_dim, config.kv_heads * config.head_dim);
         let (hidden, eps) = (self.config.hidden_size, self.config.rms_norm_eps);
         let activations = &mut self.activations;
-        let normed = Inputs::all(&activations.normed[..rows * hidden], hidden);
+        let quantized = activations.quantized.as_ref().map(|quantized| &quantized.normed);
+        let normed = Inputs::first(rows, &activations.normed, hidden, quantized);
         let project = |matrix, out| Product {
             matrix,
             inputs: normed,
@@ -354,12 +377,24 @@ impl CpuModel {
     fn run_mlp(&mut self, rows: usize, mlp: &Mlp) {
         let hidden = self.config.hidden_size;
         let activations = &mut self.activations;
-        let inputs = Inputs::all(&activations.normed[..rows * hidden], hidden);
+        let (normed, hidden_quantized, shared_quantized) = match &mut activations.quantized {
+            Some(quantized) => (
+                Some(&quantized.normed),
+                Some(&mut quantized.hidden),
+                Some(&mut quantized.shared_hidden),
+            ),
+            None => (None, None, None),
+        };
+        let inputs = Inputs::first(rows, &activations.normed, hidden, normed);
         let (routed, shared) = match mlp {
             Mlp::Moe(moe) => {
+                // In f32: a small change of the router's logits may choose another expert.
                 let project = |matrix, out| Product {
                     matrix,
-                    inputs,
+                    inputs: Inputs {
+                        quantized: None,
+                        ..inputs
+                    },
                     out: SharedMut::new(out),
                     add: false,
                 };
@@ -380,6 +415,7 @@ impl CpuModel {
                     mlp: &moe.experts,
                     routing: &activations.routing,
                     hidden: &mut activations.hidden,
+                    quantized: hidden_quantized,
                 };
                 (Some(routed), &moe.shared)
             }
@@ -400,6 +436,7 @@ impl CpuModel {
                 mlp: shared,
                 gates: &activations.shared_gates,
                 hidden: &mut activations.shared_hidden,
+                quantized: shared_quantized,
             },
             &mut activations.x[..rows * hidden],
         );

@@ -3,8 +3,9 @@
 use lily_model::GatedMlp;
 
 use crate::KernelSet;
-use crate::matmul::{Inputs, MultiplyTile, PANEL_ROWS, PanelRows, TILE_TOKENS};
+use crate::panel::{Inputs, PANEL_ROWS, PanelRows, Select, TILE_TOKENS};
 use crate::pool::Pool;
+use crate::quantize::{Layout, QuantizedRows};
 use crate::router::{ExpertRows, Routing};
 use crate::scratch::ThreadScratch;
 use crate::shared::SharedMut;
@@ -20,6 +21,8 @@ pub(crate) struct RoutedExperts<'a> {
     pub(crate) routing: &'a Routing,
     /// `[slots, intermediate]`
     pub(crate) hidden: &'a mut [f32],
+    /// Room for `hidden` quantized, where products are done in integers.
+    pub(crate) quantized: Option<&'a mut QuantizedRows>,
 }
 
 /// The block that every row passes: the shared expert, or the whole of a dense model's feed-forward part.
@@ -29,6 +32,8 @@ pub(crate) struct SharedBlock<'a> {
     pub(crate) gates: &'a [f32],
     /// `[rows, intermediate]`
     pub(crate) hidden: &'a mut [f32],
+    /// As in [`RoutedExperts`].
+    pub(crate) quantized: Option<&'a mut QuantizedRows>,
 }
 
 /// Where the work of a feed-forward part is done.
@@ -51,9 +56,9 @@ pub(crate) fn feed_forward(
 ) {
     let Workers { pool, set, threads } = workers;
     let mut no_hidden = [];
-    let (experts, routing, hidden) = match routed {
-        Some(RoutedExperts { mlp, routing, hidden }) => (Some(mlp), Some(routing), hidden),
-        None => (None, None, &mut no_hidden[..]),
+    let (experts, routing, hidden, quantized) = match routed {
+        Some(routed) => (Some(routed.mlp), Some(routed.routing), routed.hidden, routed.quantized),
+        None => (None, None, &mut no_hidden[..], None),
     };
     let groups: &[ExpertRows] = routing.map_or(&[], |routing| &routing.groups);
 
@@ -71,7 +76,7 @@ pub(crate) fn feed_forward(
                     mlp,
                     index: group.expert,
                     inputs: Inputs {
-                        select: Some(&routing.slot_rows[group.slots.clone()]),
+                        select: Select::Rows(&routing.slot_rows[group.slots.clone()]),
                         ..inputs
                     },
                     out: hidden_out,
@@ -92,6 +97,21 @@ pub(crate) fn feed_forward(
         }
     });
 
+    let layout = Layout::for_rows(inputs.rows());
+    let mut quantize = |rows: Option<&mut QuantizedRows>, hidden: &[f32], cols| {
+        if let Some(rows) = rows {
+            rows.fill(pool, set, layout, hidden, cols);
+        }
+    };
+    let slots = groups.last().map_or(0, |group| group.slots.end);
+    let size = experts.map_or(0, |mlp| mlp.down.cols);
+    let (mut quantized, mut shared_quantized) = (quantized, shared.quantized);
+    quantize(quantized.as_deref_mut(), &hidden[..slots * size], size);
+    let shared_size = shared.mlp.down.cols;
+    let shared_used = &shared.hidden[..inputs.rows() * shared_size];
+    quantize(shared_quantized.as_deref_mut(), shared_used, shared_size);
+    let (quantized, shared_quantized) = (quantized.as_deref(), shared_quantized.as_deref());
+
     let cols = shared.mlp.down.rows;
     let (hidden, shared_hidden) = (&*hidden, &*shared.hidden);
     let x = SharedMut::new(x);
@@ -102,10 +122,17 @@ pub(crate) fn feed_forward(
         let width = TASK_ROWS.min(cols - first_row);
         scratch.sums[..inputs.rows() * TASK_ROWS].fill(0.0);
         if let (Some(mlp), Some(routing)) = (experts, routing) {
-            let size = mlp.down.cols;
             for group in groups {
                 let slots = group.slots.clone();
-                let inputs = Inputs::all(&hidden[slots.start * size..slots.end * size], size);
+                let inputs = Inputs {
+                    data: hidden,
+                    cols: size,
+                    quantized,
+                    select: Select::Range {
+                        first: slots.start,
+                        count: slots.len(),
+                    },
+                };
                 let (rows, weights) = (&routing.slot_rows[slots.clone()], &routing.slot_weights[slots]);
                 add_down(
                     set,
@@ -117,7 +144,7 @@ pub(crate) fn feed_forward(
             }
         }
         let down = &shared.mlp.down;
-        let shared_inputs = Inputs::all(&shared_hidden[..inputs.rows() * down.cols], down.cols);
+        let shared_inputs = Inputs::first(inputs.rows(), shared_hidden, down.cols, shared_quantized);
         add_down(
             set,
             PanelRows::cover(down, 0, first_row, width),
@@ -148,23 +175,15 @@ impl Hidden<'_> {
         let gates = PanelRows::cover(&self.mlp.gate, self.index, first_row, TASK_ROWS);
         let ups = PanelRows::cover(&self.mlp.up, self.index, first_row, TASK_ROWS);
         for (gate, up) in gates.zip(ups) {
-            gate.unpack(set, &mut scratch.panel);
-            up.unpack(set, &mut scratch.second_panel);
+            scratch.panel.load(set, gate, &self.inputs);
+            scratch.second_panel.load(set, up, &self.inputs);
             for first_token in (0..self.inputs.rows()).step_by(TILE_TOKENS) {
-                let tokens = TILE_TOKENS.min(self.inputs.rows() - first_token);
-                for (values, tile) in [
-                    (&scratch.panel, &mut scratch.tile),
-                    (&scratch.second_panel, &mut scratch.second_tile),
-                ] {
-                    set.run(MultiplyTile {
-                        values,
-                        rows: gate.rows,
-                        inputs: self.inputs,
-                        first_token,
-                        tokens,
-                        tile,
-                    });
-                }
+                let tokens = scratch
+                    .panel
+                    .multiply(set, gate, &self.inputs, first_token, &mut scratch.tile);
+                scratch
+                    .second_panel
+                    .multiply(set, up, &self.inputs, first_token, &mut scratch.second_tile);
                 let used = tokens * PANEL_ROWS;
                 set.run(SwiGlu {
                     gate: &mut scratch.tile[..used],
@@ -203,17 +222,11 @@ fn add_down<'a>(
     target: impl Fn(usize) -> (usize, f32),
 ) {
     for (index, panel) in panels.enumerate() {
-        panel.unpack(set, &mut scratch.panel);
+        scratch.panel.load(set, panel, &inputs);
         for first_token in (0..inputs.rows()).step_by(TILE_TOKENS) {
-            let tokens = TILE_TOKENS.min(inputs.rows() - first_token);
-            set.run(MultiplyTile {
-                values: &scratch.panel,
-                rows: panel.rows,
-                inputs,
-                first_token,
-                tokens,
-                tile: &mut scratch.tile,
-            });
+            let tokens = scratch
+                .panel
+                .multiply(set, panel, &inputs, first_token, &mut scratch.tile);
             for (token, tile) in scratch.tile.chunks_exact(PANEL_ROWS).take(tokens).enumerate() {
                 let (row, weight) = target(first_token + token);
                 let sums = &mut scratch.sums[row * TASK_ROWS + index * PANEL_ROWS..][..panel.rows];

@@ -6,6 +6,7 @@ use lily_model::{LayerKind, Matrix, Mixer, Mlp, MlpConfig, ModelConfig, Weights}
 
 use crate::batch::Batch;
 use crate::delta_net::MAX_CONV_KERNEL;
+use crate::panel::integer_group_size;
 use crate::pool::Pool;
 use crate::scratch::{Activations, ThreadScratch};
 use crate::simd::LANES;
@@ -58,6 +59,9 @@ impl CpuModel {
         check_shape(&config, &weights)?;
         let threads = options.threads.unwrap_or_else(available_threads).max(1);
         let widest = matrices(&weights).map(|matrix| matrix.cols).max().unwrap_or(0);
+        let group_size = matrices(&weights)
+            .find_map(integer_group_size)
+            .filter(|_| !options.exact);
         Ok(CpuModel {
             conv_taps: weights
                 .layers
@@ -67,9 +71,9 @@ impl CpuModel {
             set,
             pool: Pool::new(threads)?,
             threads: (0..threads)
-                .map(|_| ThreadScratch::new(&config, widest, MAX_ROWS))
+                .map(|_| ThreadScratch::new(&config, widest, group_size, MAX_ROWS))
                 .collect(),
-            activations: Activations::new(&config, MAX_ROWS),
+            activations: Activations::new(&config, group_size, MAX_ROWS),
             partials: Vec::new(),
             kv: options.kv,
             config,

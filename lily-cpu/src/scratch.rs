@@ -4,17 +4,17 @@ use lily_model::{MlpConfig, ModelConfig};
 
 use crate::attention::AttentionScratch;
 use crate::delta_net::scan_scratch;
-use crate::matmul::{PANEL_ROWS, TILE_TOKENS, Tile};
 use crate::mlp::TASK_ROWS;
+use crate::panel::{PANEL_ROWS, Panel, TILE_TOKENS, Tile};
+use crate::quantize::{QuantizedRows, padded_cols};
 use crate::rope::RotaryTable;
 use crate::router::Routing;
 
 /// What one thread works with.
 pub(crate) struct ThreadScratch {
-    /// An unpacked panel of the widest matrix.
-    pub(crate) panel: Vec<f32>,
+    pub(crate) panel: Panel,
     /// Its partner, where two matrices are multiplied side by side.
-    pub(crate) second_panel: Vec<f32>,
+    pub(crate) second_panel: Panel,
     pub(crate) tile: Box<Tile>,
     pub(crate) second_tile: Box<Tile>,
     /// Sums of a feed-forward task `[rows, TASK_ROWS]`.
@@ -24,10 +24,12 @@ pub(crate) struct ThreadScratch {
 }
 
 impl ThreadScratch {
-    pub(crate) fn new(config: &ModelConfig, widest: usize, rows: usize) -> ThreadScratch {
+    /// Scratch for matrices of up to `widest` columns, `group_size` that of the integer products if there are any, and steps of `rows`.
+    pub(crate) fn new(config: &ModelConfig, widest: usize, group_size: Option<usize>, rows: usize) -> ThreadScratch {
+        let widest_integer = group_size.map_or(0, |group_size| padded_cols(widest, group_size));
         ThreadScratch {
-            panel: vec![0.0; PANEL_ROWS * widest],
-            second_panel: vec![0.0; PANEL_ROWS * widest],
+            panel: Panel::new(widest, widest_integer),
+            second_panel: Panel::new(widest, widest_integer),
             tile: Box::new([0.0; TILE_TOKENS * PANEL_ROWS]),
             second_tile: Box::new([0.0; TILE_TOKENS * PANEL_ROWS]),
             sums: vec![0.0; rows * TASK_ROWS],
@@ -69,13 +71,22 @@ pub(crate) struct Activations {
     pub(crate) logits: Vec<f32>,
     pub(crate) routing: Routing,
     pub(crate) rotary: RotaryTable,
+    pub(crate) quantized: Option<QuantizedActivations>,
+}
+
+/// The inputs of matrix products as integers.
+pub(crate) struct QuantizedActivations {
+    pub(crate) normed: QuantizedRows,
+    pub(crate) mixed: QuantizedRows,
+    pub(crate) hidden: QuantizedRows,
+    pub(crate) shared_hidden: QuantizedRows,
 }
 
 /// Rows whose logits are computed at once.
 pub(crate) const LOGIT_ROWS: usize = 16;
 
 impl Activations {
-    pub(crate) fn new(config: &ModelConfig, rows: usize) -> Activations {
+    pub(crate) fn new(config: &ModelConfig, group_size: Option<usize>, rows: usize) -> Activations {
         let (attention, delta_net) = (&config.attention, &config.delta_net);
         let heads = attention.heads * attention.head_dim;
         let kv = attention.kv_heads * attention.head_dim;
@@ -107,6 +118,12 @@ impl Activations {
             logits: vec![0.0; LOGIT_ROWS.min(rows) * config.vocab_size],
             routing: Routing::new(experts, top_k, rows),
             rotary: RotaryTable::new(attention, rows),
+            quantized: group_size.map(|group_size| QuantizedActivations {
+                normed: QuantizedRows::new(rows, config.hidden_size, group_size),
+                mixed: QuantizedRows::new(rows, values.max(heads), group_size),
+                hidden: QuantizedRows::new(rows * top_k, intermediate, group_size),
+                shared_hidden: QuantizedRows::new(rows, shared, group_size),
+            }),
         }
     }
 }

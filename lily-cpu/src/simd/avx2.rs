@@ -113,4 +113,105 @@ impl Lanes for F32x8 {
             _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps::<1>(two, two)))
         }
     }
+
+    type Codes = __m256i;
+    type Sums = __m256i;
+
+    #[inline(always)]
+    unsafe fn load_codes(from: *const i16) -> __m256i {
+        // SAFETY: the caller's promise.
+        unsafe { _mm256_loadu_si256(from.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn load_nibbles(from: *const u8) -> [__m256i; 4] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let codes = _mm256_loadu_si256(from.cast());
+            let mask = _mm256_set1_epi16(15);
+            [
+                _mm256_and_si256(codes, mask),
+                _mm256_and_si256(_mm256_srli_epi16::<4>(codes), mask),
+                _mm256_and_si256(_mm256_srli_epi16::<8>(codes), mask),
+                _mm256_srli_epi16::<12>(codes),
+            ]
+        }
+    }
+    #[inline(always)]
+    fn zero_sums() -> __m256i {
+        // SAFETY: as in `lanes`.
+        unsafe { _mm256_setzero_si256() }
+    }
+    #[inline(always)]
+    fn dot_add(sums: __m256i, a: __m256i, b: __m256i) -> __m256i {
+        // SAFETY: as in `lanes`.
+        unsafe { _mm256_add_epi32(sums, _mm256_madd_epi16(a, b)) }
+    }
+    #[inline(always)]
+    fn totals(sums: [__m256i; 8]) -> __m256i {
+        // SAFETY: as in `lanes`.
+        unsafe {
+            let four = |a, b, c, d| _mm256_hadd_epi32(_mm256_hadd_epi32(a, b), _mm256_hadd_epi32(c, d));
+            let low = four(sums[0], sums[1], sums[2], sums[3]);
+            let high = four(sums[4], sums[5], sums[6], sums[7]);
+            _mm256_add_epi32(
+                _mm256_permute2x128_si256::<0x20>(low, high),
+                _mm256_permute2x128_si256::<0x31>(low, high),
+            )
+        }
+    }
+    #[inline(always)]
+    fn from_sums(sums: __m256i) -> Self {
+        lanes!(_mm256_cvtepi32_ps(sums))
+    }
+    #[inline(always)]
+    unsafe fn interleave_groups(groups: *const u8, bytes: usize, out: *mut i16) {
+        // SAFETY: the caller's promise; 32 bytes of each of the eight groups at a time, or 16 where a group has no more.
+        unsafe {
+            let mask = _mm256_set1_epi32(0x000f_000f);
+            let mut first = 0;
+            while first < bytes {
+                let wide = bytes - first >= 32;
+                let row = |group: usize| {
+                    let from = groups.add(group * bytes + first);
+                    if wide {
+                        _mm256_loadu_si256(from.cast())
+                    } else {
+                        _mm256_castsi128_si256(_mm_loadu_si128(from.cast()))
+                    }
+                };
+                let words = transpose([row(0), row(1), row(2), row(3), row(4), row(5), row(6), row(7)]);
+                for (word, codes) in words.iter().enumerate().take(if wide { 8 } else { 4 }) {
+                    let to = out.add((first / 4 + word) * 64).cast::<__m256i>();
+                    _mm256_storeu_si256(to, _mm256_and_si256(*codes, mask));
+                    _mm256_storeu_si256(to.add(1), _mm256_and_si256(_mm256_srli_epi16::<4>(*codes), mask));
+                    _mm256_storeu_si256(to.add(2), _mm256_and_si256(_mm256_srli_epi16::<8>(*codes), mask));
+                    _mm256_storeu_si256(to.add(3), _mm256_srli_epi16::<12>(*codes));
+                }
+                first += if wide { 32 } else { 16 };
+            }
+        }
+    }
+}
+
+/// Transposes eight rows of eight 32-bit words.
+#[inline(always)]
+fn transpose(r: [__m256i; 8]) -> [__m256i; 8] {
+    // SAFETY: as in `lanes`.
+    unsafe {
+        let pairs = |a, b| (_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+        let ((a0, a1), (a2, a3)) = (pairs(r[0], r[1]), pairs(r[2], r[3]));
+        let ((a4, a5), (a6, a7)) = (pairs(r[4], r[5]), pairs(r[6], r[7]));
+        let quads = |a, b| (_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
+        let ((b0, b1), (b2, b3)) = (quads(a0, a2), quads(a1, a3));
+        let ((b4, b5), (b6, b7)) = (quads(a4, a6), quads(a5, a7));
+        let halves = |a, b| {
+            (
+                _mm256_permute2x128_si256::<0x20>(a, b),
+                _mm256_permute2x128_si256::<0x31>(a, b),
+            )
+        };
+        let ((c0, c4), (c1, c5)) = (halves(b0, b4), halves(b1, b5));
+        let ((c2, c6), (c3, c7)) = (halves(b2, b6), halves(b3, b7));
+        [c0, c1, c2, c3, c4, c5, c6, c7]
+    }
 }

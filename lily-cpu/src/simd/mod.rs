@@ -50,6 +50,45 @@ pub(crate) trait Lanes: Copy {
     fn sum(self) -> f32;
     /// The largest lane.
     fn max_lane(self) -> f32;
+
+    /// Sixteen 16-bit integers.
+    type Codes: Copy;
+    /// Eight 32-bit sums.
+    type Sums: Copy;
+    /// # Safety
+    /// `from` points to sixteen numbers.
+    unsafe fn load_codes(from: *const i16) -> Self::Codes;
+    /// The 64 4-bit codes of 32 bytes: vector `i` has codes `i`, `i + 4`, `i + 8` and so on.
+    /// # Safety
+    /// `from` points to 32 bytes.
+    unsafe fn load_nibbles(from: *const u8) -> [Self::Codes; 4];
+    fn zero_sums() -> Self::Sums;
+    /// `sums + a * b`, where lane `i` gets the products of the elements `2 i` and `2 i + 1`.
+    fn dot_add(sums: Self::Sums, a: Self::Codes, b: Self::Codes) -> Self::Sums;
+    /// Lane `i` is the sum of the lanes of `sums[i]`.
+    fn totals(sums: [Self::Sums; LANES]) -> Self::Sums;
+    fn from_sums(sums: Self::Sums) -> Self;
+    /// The 4-bit codes of eight groups side by side: of `group`, which has the codes of one group as the file has them
+    /// (`bytes` of them, a multiple of 4, groups `bytes` apart), step `4 w + q` of `out` (16 numbers) has in lane `i` the codes
+    /// `8 w + q` and `8 w + q + 4` of group `i`.
+    /// # Safety
+    /// `groups` points to `LANES * bytes` bytes, `out` to room for twice as many numbers.
+    #[inline(always)]
+    unsafe fn interleave_groups(groups: *const u8, bytes: usize, out: *mut i16) {
+        for group in 0..LANES {
+            for word in 0..bytes / 4 {
+                // SAFETY: the group and word are inside, and so are the numbers that they become.
+                unsafe {
+                    let codes = u32::from_le(groups.add(group * bytes + 4 * word).cast::<u32>().read_unaligned());
+                    for step in 0..4 {
+                        let to = out.add((4 * word + step) * 2 * LANES + 2 * group);
+                        *to = (codes >> (4 * step) & 15) as i16;
+                        *to.add(1) = (codes >> (4 * step + 16) & 15) as i16;
+                    }
+                }
+            }
+        }
+    }
     #[inline(always)]
     fn zero() -> Self {
         Self::splat(0.0)

@@ -127,4 +127,56 @@ impl Lanes for F32x8 {
         // SAFETY: every AArch64 processor that Rust's targets run on has NEON.
         unsafe { vmaxvq_f32(vmaxq_f32(self.0, self.1)) }
     }
+
+    type Codes = (int16x8_t, int16x8_t);
+    type Sums = (int32x4_t, int32x4_t);
+
+    #[inline(always)]
+    unsafe fn load_codes(from: *const i16) -> Self::Codes {
+        // SAFETY: the caller's promise.
+        unsafe { (vld1q_s16(from), vld1q_s16(from.add(8))) }
+    }
+    #[inline(always)]
+    unsafe fn load_nibbles(from: *const u8) -> [Self::Codes; 4] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let low = vreinterpretq_u16_u8(vld1q_u8(from));
+            let high = vreinterpretq_u16_u8(vld1q_u8(from.add(16)));
+            let mask = vdupq_n_u16(15);
+            let code = |word| vreinterpretq_s16_u16(vandq_u16(word, mask));
+            [
+                (code(low), code(high)),
+                (code(vshrq_n_u16::<4>(low)), code(vshrq_n_u16::<4>(high))),
+                (code(vshrq_n_u16::<8>(low)), code(vshrq_n_u16::<8>(high))),
+                (code(vshrq_n_u16::<12>(low)), code(vshrq_n_u16::<12>(high))),
+            ]
+        }
+    }
+    #[inline(always)]
+    fn zero_sums() -> Self::Sums {
+        // SAFETY: every AArch64 processor that Rust's targets run on has NEON.
+        unsafe { (vdupq_n_s32(0), vdupq_n_s32(0)) }
+    }
+    #[inline(always)]
+    fn dot_add(sums: Self::Sums, a: Self::Codes, b: Self::Codes) -> Self::Sums {
+        // SAFETY: every AArch64 processor that Rust's targets run on has NEON.
+        unsafe {
+            let pairs = |a, b| vpaddq_s32(vmull_s16(vget_low_s16(a), vget_low_s16(b)), vmull_high_s16(a, b));
+            (vaddq_s32(sums.0, pairs(a.0, b.0)), vaddq_s32(sums.1, pairs(a.1, b.1)))
+        }
+    }
+    #[inline(always)]
+    fn totals(sums: [Self::Sums; 8]) -> Self::Sums {
+        // SAFETY: every AArch64 processor that Rust's targets run on has NEON.
+        unsafe {
+            let half = sums.map(|(low, high)| vaddq_s32(low, high));
+            let four = |i: usize| vpaddq_s32(vpaddq_s32(half[i], half[i + 1]), vpaddq_s32(half[i + 2], half[i + 3]));
+            (four(0), four(4))
+        }
+    }
+    #[inline(always)]
+    fn from_sums(sums: Self::Sums) -> Self {
+        // SAFETY: every AArch64 processor that Rust's targets run on has NEON.
+        unsafe { F32x8(vcvtq_f32_s32(sums.0), vcvtq_f32_s32(sums.1)) }
+    }
 }

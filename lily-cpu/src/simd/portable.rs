@@ -102,4 +102,36 @@ impl Lanes for F32x8 {
     fn max_lane(self) -> f32 {
         self.fold(f32::max)
     }
+
+    type Codes = [i16; 2 * LANES];
+    type Sums = [i32; LANES];
+
+    #[inline(always)]
+    unsafe fn load_codes(from: *const i16) -> Self::Codes {
+        // SAFETY: the caller's promise; the read needs no alignment.
+        unsafe { from.cast::<Self::Codes>().read_unaligned() }
+    }
+    #[inline(always)]
+    unsafe fn load_nibbles(from: *const u8) -> [Self::Codes; 4] {
+        // SAFETY: the caller's promise; the read needs no alignment.
+        let words = unsafe { from.cast::<[u16; 2 * LANES]>().read_unaligned() }.map(u16::from_le);
+        std::array::from_fn(|vector| words.map(|word| (word >> (4 * vector) & 15) as i16))
+    }
+    #[inline(always)]
+    fn zero_sums() -> Self::Sums {
+        [0; LANES]
+    }
+    #[inline(always)]
+    fn dot_add(sums: Self::Sums, a: Self::Codes, b: Self::Codes) -> Self::Sums {
+        let product = |index: usize| i32::from(a[index]) * i32::from(b[index]);
+        std::array::from_fn(|lane| sums[lane] + product(2 * lane) + product(2 * lane + 1))
+    }
+    #[inline(always)]
+    fn totals(sums: [Self::Sums; LANES]) -> Self::Sums {
+        sums.map(|sums| sums.iter().sum())
+    }
+    #[inline(always)]
+    fn from_sums(sums: Self::Sums) -> Self {
+        F32x8(sums.map(|sum| sum as f32))
+    }
 }

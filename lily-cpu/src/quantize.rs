@@ -1,0 +1,204 @@
+//! Activations as 16-bit integers, for integer dot products with 4-bit codes.
+//!
+//! A row `x` becomes `scale * q` with `|q| <= 32767`: the rounding error is at most `max|x| / 65534`. A product of a row of codes `c`
+//! with scales `s` and biases `b` by group is then `scale * sum over groups (s * sum(q c) + b * sum(q))`, where the inner sums
+//! are exact in 32 bits: `64 * 15 * 32767 < 2^31`.
+
+use crate::KernelSet;
+use crate::pool::Pool;
+use crate::shared::SharedMut;
+use crate::simd::{Kernel, LANES, Lanes};
+
+/// Order of a row's integers: the sums over a group are exact, so the order changes no bit of a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Layout {
+    /// As [`Lanes::load_nibbles`] gives the codes: for products straight from the weights' bytes.
+    Direct,
+    /// As [`Lanes::interleave_groups`] gives them, eight groups to a block: for products with an unpacked panel.
+    Interleaved,
+}
+
+/// Rows of a task, and the most rows that are not worth a parallel region.
+const TASK_ROWS: usize = 4;
+const LARGEST: f32 = 32767.0;
+/// The largest group.
+const MAX_GROUP: usize = 128;
+
+/// Whether activations can be quantized for groups of this many columns.
+pub(crate) fn supports_group(group_size: usize) -> bool {
+    matches!(group_size, 64 | 128)
+}
+
+/// Columns of a row with its last block filled up.
+pub(crate) fn padded_cols(cols: usize, group_size: usize) -> usize {
+    cols.next_multiple_of(LANES * group_size)
+}
+
+/// Groups of a row with its last block filled up.
+pub(crate) fn padded_groups(cols: usize, group_size: usize) -> usize {
+    padded_cols(cols, group_size) / group_size
+}
+
+/// Most rows of a step whose products read the weights' bytes directly: with more, unpacking a panel once pays.
+const DIRECT_ROWS: usize = 4;
+
+impl Layout {
+    /// The layout for a step of `rows` rows.
+    pub(crate) fn for_rows(rows: usize) -> Layout {
+        if rows <= DIRECT_ROWS {
+            Layout::Direct
+        } else {
+            Layout::Interleaved
+        }
+    }
+}
+
+/// Quantized rows.
+pub(crate) struct QuantizedRows {
+    pub(crate) cols: usize,
+    pub(crate) group_size: usize,
+    pub(crate) layout: Layout,
+    /// `[rows, padded_cols]`
+    codes: Vec<i16>,
+    /// Sum of the integers of each group, `[rows, padded_groups]`; 0 beyond the last group.
+    sums: Vec<f32>,
+    /// `[rows]`
+    scales: Vec<f32>,
+}
+
+/// One quantized row.
+#[derive(Clone, Copy)]
+pub(crate) struct QuantizedRow<'a> {
+    pub(crate) codes: &'a [i16],
+    pub(crate) sums: &'a [f32],
+    pub(crate) scale: f32,
+}
+
+impl QuantizedRows {
+    /// Room for `rows` rows of up to `cols` columns.
+    pub(crate) fn new(rows: usize, cols: usize, group_size: usize) -> QuantizedRows {
+        QuantizedRows {
+            cols,
+            group_size,
+            layout: Layout::Direct,
+            codes: vec![0; rows * padded_cols(cols, group_size)],
+            sums: vec![0.0; rows * padded_groups(cols, group_size)],
+            scales: vec![0.0; rows],
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn row(&self, row: usize) -> QuantizedRow<'_> {
+        let (cols, groups) = (
+            padded_cols(self.cols, self.group_size),
+            padded_groups(self.cols, self.group_size),
+        );
+        QuantizedRow {
+            codes: &self.codes[row * cols..(row + 1) * cols],
+            sums: &self.sums[row * groups..(row + 1) * groups],
+            scale: self.scales[row],
+        }
+    }
+
+    /// Quantizes the rows of `x` (`[rows, cols]`) in place of what was there.
+    pub(crate) fn fill(&mut self, pool: &mut Pool, set: KernelSet, layout: Layout, x: &[f32], cols: usize) {
+        self.layout = layout;
+        self.cols = cols;
+        let group_size = self.group_size;
+        let (padded, groups) = (padded_cols(cols, group_size), padded_groups(cols, group_size));
+        let rows = x.len() / cols;
+        let codes = SharedMut::new(&mut self.codes);
+        let sums = SharedMut::new(&mut self.sums);
+        let scales = SharedMut::new(&mut self.scales);
+        pool.run(rows.div_ceil(TASK_ROWS), &|task, _| {
+            for row in task * TASK_ROWS..rows.min((task + 1) * TASK_ROWS) {
+                // SAFETY: each row belongs to one task.
+                let (codes, sums, scale) = unsafe {
+                    (
+                        codes.part(row * padded, padded),
+                        sums.part(row * groups, groups),
+                        scales.item(row),
+                    )
+                };
+                *scale = set.run(QuantizeRow {
+                    x: &x[row * cols..(row + 1) * cols],
+                    group_size,
+                    layout,
+                    codes,
+                    sums,
+                });
+            }
+        });
+    }
+}
+
+struct QuantizeRow<'a> {
+    x: &'a [f32],
+    group_size: usize,
+    layout: Layout,
+    codes: &'a mut [i16],
+    sums: &'a mut [f32],
+}
+
+impl Kernel for QuantizeRow<'_> {
+    /// The row's scale.
+    type Output = f32;
+
+    #[inline(always)]
+    fn run<V: Lanes>(self) -> f32 {
+        let mut largest = V::zero();
+        for eight in self.x.chunks_exact(LANES) {
+            // SAFETY: the chunk holds eight numbers.
+            let value = unsafe { V::load(eight.as_ptr()) };
+            largest = largest.max(value).max(V::zero().sub(value));
+        }
+        let largest = largest.max_lane();
+        let inverse = if largest > 0.0 { LARGEST / largest } else { 0.0 };
+        let mut group_codes = [0i16; MAX_GROUP];
+        for (group, x) in self.x.chunks_exact(self.group_size).enumerate() {
+            let group_codes = &mut group_codes[..self.group_size];
+            let mut sum = 0;
+            for (code, x) in group_codes.iter_mut().zip(x) {
+                *code = round_to_i16(x * inverse);
+                sum += i32::from(*code);
+            }
+            self.sums[group] = sum as f32;
+            match self.layout {
+                Layout::Direct => direct_order(group_codes, &mut self.codes[group * self.group_size..]),
+                Layout::Interleaved => {
+                    let block = group / LANES * LANES * self.group_size;
+                    interleaved_order(group_codes, &mut self.codes[block + 2 * (group % LANES)..]);
+                }
+            }
+        }
+        largest / LARGEST
+    }
+}
+
+/// Rounds to the nearest integer (ties to even) of a magnitude below 2^15: adding `1.5 * 2^23` leaves it in the low bits.
+#[inline(always)]
+fn round_to_i16(x: f32) -> i16 {
+    (x + 12_582_912.0).to_bits() as i16
+}
+
+#[inline(always)]
+fn direct_order(codes: &[i16], out: &mut [i16]) {
+    for (codes, out) in codes.chunks_exact(64).zip(out.chunks_exact_mut(64)) {
+        for (vector, out) in out.chunks_exact_mut(16).enumerate() {
+            for (lane, out) in out.iter_mut().enumerate() {
+                *out = codes[4 * lane + vector];
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn interleaved_order(codes: &[i16], out: &mut [i16]) {
+    for (word, codes) in codes.chunks_exact(8).enumerate() {
+        for step in 0..4 {
+            let at = (4 * word + step) * 2 * LANES;
+            out[at] = codes[step];
+            out[at + 1] = codes[step + 4];
+        }
+    }
+}
