@@ -28,7 +28,10 @@ impl LateSystem {
                 continue;
             }
             let text = text_of(&message["content"])?;
-            let stand_in = format!("<tool_response>{guard}{guard}{}{guard}{guard}</tool_response>", taken.len());
+            let stand_in = format!(
+                "<tool_response>{guard}{guard}{}{guard}{guard}</tool_response>",
+                taken.len()
+            );
             message["role"] = "user".into();
             message["content"] = stand_in.as_str().into();
             taken.push((stand_in, text.trim().to_owned()));

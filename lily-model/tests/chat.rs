@@ -305,7 +305,16 @@ fn late_system_messages_stand_where_they_are() {
     );
     // Six turns and the reply's: the control token that a message spells out is none.
     assert_eq!(count(&checkpoint.tokenizer, &prompt, "<|im_end|>"), 6);
-    let only = [json!({"role": "system", "content": "a"}), json!({"role": "system", "content": "b"})];
-    let input = ChatInput { messages: &only, ..input };
-    assert!(matches!(template.render_late_system(&input), Err(Error::TemplateRefused(_))));
+    let only = [
+        json!({"role": "system", "content": "a"}),
+        json!({"role": "system", "content": "b"}),
+    ];
+    let input = ChatInput {
+        messages: &only,
+        ..input
+    };
+    assert!(matches!(
+        template.render_late_system(&input),
+        Err(Error::TemplateRefused(_))
+    ));
 }
