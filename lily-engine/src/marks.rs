@@ -7,7 +7,7 @@ const LAST_BOUNDARIES: usize = 3;
 ///
 /// Of the `boundaries` between messages these are worth a copy of the state: the first, where other conversations with the same system prompt and
 /// tools will branch off, and the last few, where this conversation will branch off if a message is edited or the template rewrites a turn. In
-/// addition, one every `interval` tokens, so that a long prompt that differs somewhere is not read anew from the start. The end of the prompt has
+/// addition, one every `interval` tokens (none for 0), so that a long prompt that differs somewhere is not read anew from the start. The end of the prompt has
 /// its own snapshot.
 pub(crate) fn marks(boundaries: &[usize], cached: usize, prompt: usize, interval: usize) -> Vec<usize> {
     let mut boundaries: Vec<usize> = boundaries.iter().copied().filter(|&at| 0 < at && at < prompt).collect();
@@ -20,9 +20,8 @@ pub(crate) fn marks(boundaries: &[usize], cached: usize, prompt: usize, interval
         .chain(&boundaries[last..])
         .copied()
         .collect();
-    if interval > 0 {
-        marks.extend((1..=prompt / interval).map(|n| n * interval));
-    }
+    let intervals = prompt.checked_div(interval).unwrap_or(0);
+    marks.extend((1..=intervals).map(|n| n * interval));
     marks.retain(|&at| cached < at && at < prompt);
     marks.sort_unstable_by(|a, b| b.cmp(a));
     marks.dedup();

@@ -1,4 +1,5 @@
 //! Prefix reuse: what is cached in each of the ways in which conversations go on, and that the tokens are those of a cold run.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod toy;
 

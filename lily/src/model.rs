@@ -198,7 +198,7 @@ impl ModelArgs {
 
     fn source(&self) -> Result<Source, CliError> {
         if self.model == DEMO {
-            return demo::source();
+            return Ok(demo::source());
         }
         Ok(Source::Directory(hub::resolve(&self.model, &Downloads::new())?))
     }

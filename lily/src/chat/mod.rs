@@ -20,21 +20,22 @@ use crate::sampling::SamplingArgs;
 
 /// Talks to a model: in the terminal, or one message and its answer.
 ///
-/// With a message, or with text on the standard input, prints the answer and ends; where both are given, the text follows the message.
+/// With a message, or with text on the standard input, prints the answer and ends.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   lily chat
   lily chat \"Who are you?\"
   lily chat --model mlx-community/Qwen3.6-35B-A3B-4bit --system \"Answer in French.\"
-  cat report.txt | lily chat \"Summarise this in one sentence:\" --no-think --json
+  cat report.txt | lily chat \"Summarise this in one sentence:\" - --no-think
+  echo \"Hello\" | lily chat --json
 
 With --json: {\"content\", \"reasoning\", \"tool_calls\": [..], \"finish_reason\": \"stop\"|\"stop_string\"|\"length\",
 \"usage\": {\"prompt_tokens\", \"cached_tokens\", \"completion_tokens\", \"reasoning_tokens\"},
 \"prefill_tokens_per_second\", \"decode_tokens_per_second\"}; rates may be null.")]
 pub struct ChatArgs {
-    /// A message; the answer is printed and the program ends
-    message: Option<String>,
+    /// A message, in one or more paragraphs; `-` stands for the standard input. The answer is printed and the program ends
+    message: Vec<String>,
     /// The system message
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
@@ -78,7 +79,7 @@ struct UsageJson {
 
 /// Chats.
 pub fn run(args: ChatArgs) -> Result<(), CliError> {
-    let message = message(&args)?;
+    let message = message(&args.message)?;
     if message.is_none() && args.json {
         return Err(CliError::Usage(
             "--json: expected a message, found an interactive chat".into(),
@@ -101,24 +102,27 @@ pub fn run(args: ChatArgs) -> Result<(), CliError> {
     }
 }
 
-/// The message on the command line and on the standard input; `None` for an interactive chat.
-fn message(args: &ChatArgs) -> Result<Option<String>, CliError> {
-    let mut message = args.message.clone().unwrap_or_default();
-    if !io::stdin().is_terminal() {
-        let mut piped = String::new();
-        io::stdin().read_to_string(&mut piped)?;
-        let piped = piped.trim();
-        if !piped.is_empty() && !message.is_empty() {
-            message.push_str("\n\n");
-        }
-        message.push_str(piped);
-        if message.is_empty() {
-            return Err(CliError::Usage(
-                "no message: the standard input is empty and no terminal".into(),
-            ));
-        }
+/// The message: the paragraphs on the command line, or what is piped in; `None` for an interactive chat.
+fn message(paragraphs: &[String]) -> Result<Option<String>, CliError> {
+    if paragraphs.is_empty() && io::stdin().is_terminal() {
+        return Ok(None);
     }
-    Ok(Some(message).filter(|message| !message.is_empty()))
+    let piped = ["-".to_owned()];
+    let paragraphs = if paragraphs.is_empty() { &piped[..] } else { paragraphs };
+    let mut texts = Vec::with_capacity(paragraphs.len());
+    for paragraph in paragraphs {
+        let mut text = paragraph.clone();
+        if text == "-" {
+            text.clear();
+            io::stdin().read_to_string(&mut text)?;
+        }
+        texts.push(text.trim().to_owned());
+    }
+    texts.retain(|text| !text.is_empty());
+    match texts.is_empty() {
+        true => Err(CliError::Usage("the message is empty".into())),
+        false => Ok(Some(texts.join("\n\n"))),
+    }
 }
 
 fn once(session: &mut Session, message: &str, json: bool) -> Result<(), CliError> {

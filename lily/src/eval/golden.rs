@@ -13,7 +13,7 @@ use crate::output;
 
 /// What a reference computed.
 struct Golden {
-    /// The tokens that were read, and the one after the last of them.
+    /// The tokens that were read and have logits, and the one after the last of them.
     tokens: Vec<u32>,
     /// `[tokens - 1, vocabulary]`
     logits: Vec<f32>,
@@ -134,7 +134,7 @@ fn parse(bytes: &[u8], name: &str) -> Result<Golden, String> {
         })
     };
     let found = tensor("token_ids")?;
-    let tokens = match (found.shape(), found.dtype()) {
+    let mut tokens = match (found.shape(), found.dtype()) {
         (&[2..=usize::MAX], Dtype::I32) => ids(found.data(), |bytes| i32::from_le_bytes(bytes).into()),
         (&[2..=usize::MAX], Dtype::U32) => ids(found.data(), |bytes| u32::from_le_bytes(bytes).into()),
         (&[2..=usize::MAX], Dtype::I64) => ids(found.data(), i64::from_le_bytes),
@@ -143,11 +143,16 @@ fn parse(bytes: &[u8], name: &str) -> Result<Golden, String> {
         )),
     }?;
     let logits = tensor(name)?;
-    let rows = tokens.len() - 1;
-    let vocabulary = match logits.shape() {
-        &[found, vocabulary] if found == rows && vocabulary > 0 => vocabulary,
-        shape => return Err(format!("tensor {name}: expected [{rows}, vocabulary], found {shape:?}")),
+    let most = tokens.len() - 1;
+    let (rows, vocabulary) = match logits.shape() {
+        &[rows, vocabulary] if (1..=most).contains(&rows) && vocabulary > 0 => (rows, vocabulary),
+        shape => {
+            return Err(format!(
+                "tensor {name}: expected [1 to {most}, vocabulary], found {shape:?}"
+            ));
+        }
     };
+    tokens.truncate(rows + 1);
     let float = |float: FloatType| (0..rows * vocabulary).map(|i| float.read(logits.data(), i)).collect();
     let logits = match logits.dtype() {
         Dtype::F32 => float(FloatType::F32),
@@ -228,7 +233,7 @@ mod tests {
         let good = f64s(&[2, 1], &[1.0, 2.0]);
         assert!(problem(&file(i32s(&[5]), good.clone())).contains("expected [2 or more] of I32"));
         assert!(problem(&file(i32s(&[5, -6, 7]), good.clone())).contains("found -6"));
-        assert!(problem(&file(i32s(&[5, 6]), good.clone())).contains("expected [1, vocabulary], found [2, 1]"));
+        assert!(problem(&file(i32s(&[5, 6]), good.clone())).contains("expected [1 to 1, vocabulary], found [2, 1]"));
         let missing = parse(&file(i32s(&[5, 6, 7]), good), "logits.f64").err().unwrap();
         assert_eq!(missing, "expected a tensor logits.f64, found logits, token_ids");
     }
