@@ -58,13 +58,21 @@ fn run(command: Command) -> Result<(), ShaderError> {
     match command {
         Command::Lint { kernels } => {
             let library = library(&kernels, Options::default())?;
-            println!("{} kernels, nothing to complain about", library.manifest().kernels.len());
+            println!(
+                "{} kernels, nothing to complain about",
+                library.manifest().kernels.len()
+            );
         }
         Command::Manifest { kernels } => {
             let library = library(&kernels, Options::default())?;
             match serde_json::to_string_pretty(library.manifest()) {
                 Ok(json) => println!("{json}"),
-                Err(error) => return Err(ShaderError::Tool { tool: "JSON".to_owned(), message: error.to_string() }),
+                Err(error) => {
+                    return Err(ShaderError::Tool {
+                        tool: "JSON".to_owned(),
+                        message: error.to_string(),
+                    });
+                }
             }
         }
         Command::Flatten { kernels, source } => print!("{}", library(&kernels, Options::default())?.flatten(&source)?),
@@ -103,14 +111,24 @@ fn check(kernels: &Path) -> Result<(), ShaderError> {
         }
     };
     for (name, mode, tiles) in variants {
-        let library = library(kernels, Options { mode, tiles, ..Options::default() })?;
+        let library = library(
+            kernels,
+            Options {
+                mode,
+                tiles,
+                ..Options::default()
+            },
+        )?;
         for unit in library.units() {
             show(&format!("{unit} ({name})"), library.compile(unit));
         }
     }
     let library = library(kernels, Options::default())?;
     for unit in library.units() {
-        show(&format!("{unit} (PTX)"), library.ptx(unit, &Constants::new(), PtxArch::Sm90).map(drop));
+        show(
+            &format!("{unit} (PTX)"),
+            library.ptx(unit, &Constants::new(), PtxArch::Sm90).map(drop),
+        );
     }
     failure.map_or(Ok(()), Err)
 }

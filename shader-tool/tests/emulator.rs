@@ -38,7 +38,11 @@ fn row_sum_takes_any_shape_and_its_constants() {
                     emulator,
                     &Dispatch {
                         pipeline: &library.pipeline("row_sum", &constants).unwrap(),
-                        bindings: &[Binding::buffer(0, &input), Binding::buffer(1, &out), Binding::bytes(2, &params)],
+                        bindings: &[
+                            Binding::buffer(0, &input),
+                            Binding::buffer(1, &out),
+                            Binding::bytes(2, &params),
+                        ],
                         threadgroups: [rows as u32, 1, 1],
                         threads_per_threadgroup: [threads, 1, 1],
                         threadgroup_memory: &[],
@@ -47,7 +51,10 @@ fn row_sum_takes_any_shape_and_its_constants() {
                 for (row, got) in x.chunks(columns).zip(to_f32(&out)) {
                     let sum: f64 = row.iter().map(|v| v.to_f64()).sum();
                     let expected = if scaled { sum * 0.5 + 5.0 } else { sum };
-                    assert!((f64::from(got) - expected).abs() < 1e-3, "{rows}x{columns}: {got} {expected}");
+                    assert!(
+                        (f64::from(got) - expected).abs() < 1e-3,
+                        "{rows}x{columns}: {got} {expected}"
+                    );
                 }
             }
         }
@@ -113,13 +120,20 @@ fn histogram_counts_with_atomics() {
         assert_eq!(to_u32(&counts), expected);
         let places = to_u32(&places);
         for bin in 0..16 {
-            let of_bin = values.iter().zip(&places).filter(|(v, _)| permutation[**v as usize & 15] == bin);
+            let of_bin = values
+                .iter()
+                .zip(&places)
+                .filter(|(v, _)| permutation[**v as usize & 15] == bin);
             let mut seen: Vec<u32> = of_bin.map(|(_, place)| *place).collect();
             seen.sort_unstable();
             assert!(seen.iter().copied().eq(0..expected[bin]));
         }
         if !format!("{emulator:?}").contains("Random") {
-            assert_eq!(*in_order.get_or_insert(places.clone()), places, "a fixed order is reproducible");
+            assert_eq!(
+                *in_order.get_or_insert(places.clone()),
+                places,
+                "a fixed order is reproducible"
+            );
         }
     });
 }
@@ -201,7 +215,10 @@ fn gemv_dequantizes() {
                     })
                     .sum();
                 let error = (got.to_f64() - expected).abs();
-                assert!(error < 0.01 * (1.0 + expected.abs()), "{rows}x{columns} row {row}: {got} {expected}");
+                assert!(
+                    error < 0.01 * (1.0 + expected.abs()),
+                    "{rows}x{columns} row {row}: {got} {expected}"
+                );
             }
         }
     });
@@ -215,7 +232,15 @@ fn tiles_multiply_on_every_backend() {
     let product = |i: usize, j: usize| -> f64 { (0..k).map(|x| a[i * k + x].to_f64() * w[j * k + x].to_f64()).sum() };
     for mode in [Mode::Plain, Mode::Checked] {
         for tiles in [TileBackend::Native, TileBackend::Simdgroup, TileBackend::Tensor] {
-            let library = Library::build(&sources(), Options { mode, tiles, ..Options::default() }).unwrap();
+            let library = Library::build(
+                &sources(),
+                Options {
+                    mode,
+                    tiles,
+                    ..Options::default()
+                },
+            )
+            .unwrap();
             let (d, e, stats) = (Buffer::new(4096), Buffer::new(4096), Buffer::new(256));
             run(
                 &mut Emulator::new(),
@@ -239,14 +264,24 @@ fn tiles_multiply_on_every_backend() {
             for i in 0..32 {
                 let row: Vec<f64> = (0..32).map(|j| product(i, j)).collect();
                 for j in 0..32 {
-                    assert!((f64::from(d[i * 32 + j]) - row[j]).abs() < 1e-4, "{tiles:?} d[{i}][{j}]");
-                    let again: f64 =
-                        (0..32).map(|x| bf16::from_f32(d[i * 32 + x]).to_f64() * v[x * 32 + j].to_f64()).sum();
+                    assert!(
+                        (f64::from(d[i * 32 + j]) - row[j]).abs() < 1e-4,
+                        "{tiles:?} d[{i}][{j}]"
+                    );
+                    let again: f64 = (0..32)
+                        .map(|x| bf16::from_f32(d[i * 32 + x]).to_f64() * v[x * 32 + j].to_f64())
+                        .sum();
                     assert!((f64::from(e[i * 32 + j]) - again).abs() < 1e-4, "{tiles:?} e[{i}][{j}]");
                 }
                 let largest = row.iter().copied().fold(f64::MIN, f64::max);
-                assert!((f64::from(stats[i * 2]) - largest).abs() < 1e-4, "{tiles:?} largest of row {i}");
-                assert!((f64::from(stats[i * 2 + 1]) - row.iter().sum::<f64>()).abs() < 1e-3, "{tiles:?} sum of row {i}");
+                assert!(
+                    (f64::from(stats[i * 2]) - largest).abs() < 1e-4,
+                    "{tiles:?} largest of row {i}"
+                );
+                assert!(
+                    (f64::from(stats[i * 2 + 1]) - row.iter().sum::<f64>()).abs() < 1e-3,
+                    "{tiles:?} sum of row {i}"
+                );
             }
         }
     }

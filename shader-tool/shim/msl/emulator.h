@@ -318,7 +318,8 @@ MSL_RUNTIME void wait_at_threadgroup_barrier() {
   if (s.live == 0) {
     s.worker->alive &= ~(1u << s.index);
   } else if (s.operation != THREADGROUP_BARRIER) {
-    give_up(s, LANES_MISSING, nullptr);
+    // Where another lane waits is where the operation is. (The checked mode knows better: it has noted the call site.)
+    give_up(s, LANES_MISSING, s.lanes[__builtin_ctz(s.live)].resume);
   }
   s.pending = s.live;
   s.operation = NONE;

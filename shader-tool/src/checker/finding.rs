@@ -55,6 +55,8 @@ pub struct Finding {
     pub file: String,
     /// Counted from 1; the kernel's first line if unknown.
     pub line: u32,
+    /// Where the kernel called the function that the line is in, if it is in one.
+    pub called_from: Option<(String, u32)>,
     /// The buffer argument's name, if it is about one.
     pub buffer: Option<String>,
     /// The other access's or operation's file and line, if there is one.
@@ -74,6 +76,9 @@ impl fmt::Display for Finding {
             write!(f, ", buffer {buffer}")?;
         }
         write!(f, ": {}", self.detail)?;
+        if let Some((file, line)) = &self.called_from {
+            write!(f, " (called from {file}:{line})")?;
+        }
         if let Some((file, line)) = &self.other {
             write!(f, " (the other is at {file}:{line})")?;
         }
@@ -106,6 +111,7 @@ impl Finding {
             kernel: kernel.name.clone(),
             file: kernel.file.clone(),
             line: kernel.line,
+            called_from: None,
             buffer: None,
             other: None,
             detail,

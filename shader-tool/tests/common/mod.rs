@@ -16,7 +16,14 @@ pub fn sources() -> Vec<SourceFile> {
 
 /// The sample kernels; panics with the one-line message where clang is missing.
 pub fn library(mode: Mode) -> Library {
-    Library::build(&sources(), Options { mode, ..Options::default() }).unwrap()
+    Library::build(
+        &sources(),
+        Options {
+            mode,
+            ..Options::default()
+        },
+    )
+    .unwrap()
 }
 
 /// One of the sample sources with `from`, which must occur once, replaced by `to`.
@@ -25,21 +32,35 @@ pub fn broken(file: &str, from: &str, to: &str, mode: Mode) -> Library {
     let source = sources.iter_mut().find(|s| s.name == file).unwrap();
     assert_eq!(source.text.matches(from).count(), 1, "{from} in {file}");
     source.text = source.text.replace(from, to);
-    Library::build(&sources, Options { mode, ..Options::default() }).unwrap()
+    Library::build(
+        &sources,
+        Options {
+            mode,
+            ..Options::default()
+        },
+    )
+    .unwrap()
 }
 
 /// The line of the first occurrence of `text` in a sample source.
 pub fn line_of(file: &str, text: &str) -> u32 {
     let sources = sources();
     let source = sources.iter().find(|s| s.name == file).unwrap();
-    (1..).zip(source.text.lines()).find(|(_, line)| line.contains(text)).unwrap().0
+    (1..)
+        .zip(source.text.lines())
+        .find(|(_, line)| line.contains(text))
+        .unwrap()
+        .0
 }
 
 pub struct Random(pub u64);
 
 impl Random {
     pub fn next(&mut self) -> u32 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as u32 ^ (self.0 >> 17) as u32 & 1
     }
 
@@ -70,13 +91,25 @@ pub fn words(values: &[u32]) -> Vec<u8> {
 }
 
 pub fn to_f32(buffer: &Buffer) -> Vec<f32> {
-    buffer.to_vec().chunks_exact(4).map(|b| f32::from_ne_bytes(b.try_into().unwrap())).collect()
+    buffer
+        .to_vec()
+        .chunks_exact(4)
+        .map(|b| f32::from_ne_bytes(b.try_into().unwrap()))
+        .collect()
 }
 
 pub fn to_u32(buffer: &Buffer) -> Vec<u32> {
-    buffer.to_vec().chunks_exact(4).map(|b| u32::from_ne_bytes(b.try_into().unwrap())).collect()
+    buffer
+        .to_vec()
+        .chunks_exact(4)
+        .map(|b| u32::from_ne_bytes(b.try_into().unwrap()))
+        .collect()
 }
 
 pub fn to_bf16(buffer: &Buffer) -> Vec<bf16> {
-    buffer.to_vec().chunks_exact(2).map(|b| bf16::from_ne_bytes(b.try_into().unwrap())).collect()
+    buffer
+        .to_vec()
+        .chunks_exact(2)
+        .map(|b| bf16::from_ne_bytes(b.try_into().unwrap()))
+        .collect()
 }
