@@ -11,8 +11,11 @@
 #ifdef MSL_CHECKED
 // Not inlined, so that the instrumentation does not watch the emulator's own bookkeeping.
 #define MSL_RUNTIME __attribute__((noinline, disable_sanitizer_instrumentation))
+// What threads wait at: calls must stay where they are in the source, to be told apart.
+#define MSL_MEETING MSL_RUNTIME __attribute__((convergent, nomerge))
 #else
 #define MSL_RUNTIME MSL_ALWAYS_INLINE
+#define MSL_MEETING MSL_ALWAYS_INLINE
 #endif
 #define MSL_COLD __attribute__((noinline, cold, disable_sanitizer_instrumentation))
 #define MSL_UNLIKELY(x) __builtin_expect(!!(x), 0)
@@ -252,7 +255,7 @@ MSL_RUNTIME void next_simdgroup(Simdgroup& s, Context& from) {
 
 // Waits until all 32 lanes have called it with the same operation; the last to arrive runs `complete`.
 template <class Complete>
-MSL_RUNTIME void rendezvous(Simdgroup& s, uint operation, Complete complete) {
+MSL_MEETING void rendezvous(Simdgroup& s, uint operation, Complete complete) {
   const uint me = lane();
   const uint pending = s.pending & ~(1u << me);
 #ifdef MSL_CHECKED
@@ -278,7 +281,7 @@ MSL_RUNTIME void rendezvous(Simdgroup& s, uint operation, Complete complete) {
   switch_to(s.lanes[me], s.lanes[pick_lane(s, pending, me)]);
 }
 
-MSL_RUNTIME void wait_at_threadgroup_barrier() {
+MSL_MEETING void wait_at_threadgroup_barrier() {
   Simdgroup& s = simdgroup();
   const uint me = lane();
 #ifdef MSL_CHECKED

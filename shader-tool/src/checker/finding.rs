@@ -135,20 +135,21 @@ impl Finding {
 
 impl Raw {
     fn resolve(self, pipeline: &Pipeline) -> Finding {
-        let place = |pc| {
-            pipeline
-                .object
-                .places(pc)
-                .into_iter()
-                .next()
-                .map(|(file, line, _)| (file, line))
-        };
         let mut finding = Finding::of_kernel(pipeline, self.kind, self.detail);
-        if let Some((file, line)) = place(self.site.pc) {
+        let mut frames = pipeline
+            .object
+            .places(self.site.pc)
+            .into_iter()
+            .map(|(file, line, _)| (file, line));
+        if let Some((file, line)) = frames.next() {
             (finding.file, finding.line) = (file, line);
         }
+        finding.called_from = frames.next_back();
         finding.buffer = self.buffer;
-        finding.other = self.other_pc.and_then(place);
+        let other = self.other_pc.map(|pc| pipeline.object.places(pc));
+        finding.other = other
+            .and_then(|frames| frames.into_iter().next())
+            .map(|(file, line, _)| (file, line));
         let _ = fmt::Write::write_fmt(
             &mut finding.detail,
             format_args!(" [thread {} of threadgroup {}]", self.site.thread, self.group),

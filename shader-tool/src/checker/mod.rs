@@ -199,13 +199,14 @@ impl Checker {
     /// Notes that the launch could not finish.
     pub fn problem(&mut self, problem: u32, thread: u32, pc: usize) {
         if let (Some(current), Some(kind)) = (&mut self.current, FindingKind::of_problem(problem)) {
-            current.report(
-                kind,
-                Site { pc, thread },
-                None,
-                None,
-                finding::explain(problem).to_owned(),
-            );
+            let waiting_at = current.sites[thread as usize / 32].0;
+            let pc = if kind == FindingKind::DivergentSimd && waiting_at != 0 {
+                waiting_at
+            } else {
+                pc
+            };
+            let text = finding::explain(problem).to_owned();
+            current.report(kind, Site { pc, thread }, None, None, text);
         }
     }
 
