@@ -1,6 +1,6 @@
 //! The server's shared state and its routes.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use axum::Router;
@@ -15,8 +15,9 @@ use tower_http::cors::{AllowOrigin, Any, CorsLayer};
 
 use crate::access;
 use crate::config::ServerConfig;
-use crate::endpoints::{chat, completions, health, metrics, models, status, tokens};
+use crate::endpoints::{chat, completions, health, messages, metrics, models, page, responses, status, tokens};
 use crate::error::{AnthropicError, ApiError};
+use crate::grammar::Grammars;
 use crate::metrics::Metrics;
 
 /// What all requests share.
@@ -28,6 +29,8 @@ pub struct App {
     pub engine: Engine,
     /// Tokenizer, chat template and generation defaults of the model.
     pub checkpoint: Arc<Checkpoint>,
+    /// Compiler of grammars, made when the first request needs it.
+    grammars: OnceLock<Result<Grammars, ApiError>>,
     /// What `/metrics` tells.
     pub metrics: Metrics,
     /// When the server started.
@@ -45,9 +48,17 @@ impl App {
             config,
             engine,
             checkpoint,
+            grammars: OnceLock::new(),
             metrics,
             started: SystemTime::now(),
         })
+    }
+
+    /// The compiler of grammars. The first call takes a while.
+    pub fn grammars(&self) -> Result<&Grammars, ApiError> {
+        let vocabulary = self.engine.info().vocabulary;
+        let make = || Grammars::new(&self.checkpoint.tokenizer, &self.checkpoint.generation, vocabulary);
+        self.grammars.get_or_init(make).as_ref().map_err(Clone::clone)
     }
 
     /// Whether the server has the model that a request asks for.
@@ -65,6 +76,7 @@ impl App {
 /// All routes, with what guards them.
 pub fn router(state: AppState) -> Router {
     Router::new()
+        .route("/", get(page::page))
         .route("/health", get(health::health))
         .route("/status", get(status::status))
         .route("/metrics", get(metrics::metrics))
@@ -75,6 +87,9 @@ pub fn router(state: AppState) -> Router {
         .route("/v1/models/{*id}", get(models::show))
         .route("/v1/chat/completions", post(chat::complete))
         .route("/v1/completions", post(completions::complete))
+        .route("/v1/responses", post(responses::create))
+        .route("/v1/messages", post(messages::create))
+        .route("/v1/messages/count_tokens", post(messages::count_tokens))
         .fallback(no_route)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(DefaultBodyLimit::max(state.config.max_body_bytes))

@@ -10,8 +10,9 @@ use lily_engine::{Event, GenerateRequest, Generation, ReasoningBudget, ReplyForm
 use lily_model::{ChatInput, Checkpoint, GenerationConfig};
 use serde_json::{Map, Value};
 
-use crate::app::AppState;
+use crate::app::{App, AppState};
 use crate::error::ApiError;
+use crate::grammar::format::{OutputFormat, grammar};
 use crate::metrics::Stopwatch;
 use crate::openai::sampling::{LogitBias, SamplingFields};
 use crate::reply::{ReplyEvent, ReplyMachine};
@@ -30,6 +31,10 @@ pub struct ChatJob {
     pub tools: Arc<[Tool]>,
     /// Whether it may or must.
     pub tool_choice: ToolChoice,
+    /// Whether it may make several calls in one turn.
+    pub parallel_tool_calls: bool,
+    /// The form that the content must have.
+    pub format: OutputFormat,
     /// How it thinks.
     pub thinking: Thinking,
     /// How tokens are chosen.
@@ -77,7 +82,7 @@ impl ChatJob {
             .map_err(|error| ApiError::invalid_request(error.to_string()))?;
         let definitions: Vec<Value> = self.tools.iter().map(|tool| tool.definition.clone()).collect();
         let rendered = template
-            .render(&ChatInput {
+            .render_late_system(&ChatInput {
                 messages: &self.messages,
                 tools: &definitions,
                 add_generation_prompt: true,
@@ -101,8 +106,8 @@ impl ChatJob {
     }
 
     /// What the engine is asked for the `choice`-th reply.
-    fn request(&self, prompt: &Prompt, choice: u32, checkpoint: &Checkpoint) -> Result<GenerateRequest, ApiError> {
-        let tokenizer = &checkpoint.tokenizer;
+    fn request(&self, prompt: &Prompt, choice: u32, app: &App) -> Result<GenerateRequest, ApiError> {
+        let (checkpoint, tokenizer) = (&app.checkpoint, &app.checkpoint.tokenizer);
         let mut request = GenerateRequest::new(prompt.tokens.clone());
         request.sampling = sampling(&self.sampling, &checkpoint.generation, choice);
         request.stop_tokens = checkpoint.generation.eos_token_ids.clone();
@@ -126,6 +131,24 @@ impl ChatJob {
         {
             request.sampling.logit_bias.push((open, f32::NEG_INFINITY));
         }
+        let markup = tokenizer
+            .added_token("<tool_call>")
+            .zip(tokenizer.added_token("</tool_call>"));
+        let grammar = grammar(
+            &self.format,
+            &self.tool_choice,
+            &self.tools,
+            self.parallel_tool_calls,
+            markup,
+        )?;
+        if let Some(grammar) = grammar {
+            let field = if self.format == OutputFormat::Text {
+                "tools"
+            } else {
+                "response_format"
+            };
+            request.mask = Some(app.grammars()?.mask(grammar, field)?);
+        }
         request.snapshot_at = message_ends(&prompt.tokens, tokenizer.added_token("<|im_end|>"));
         request.cache_key = self.cache_key.clone();
         request.client = self.client.clone();
@@ -141,7 +164,7 @@ impl ChatJob {
             let choices = self.sampling.n.unwrap_or(1);
             (0..choices)
                 .map(|choice| {
-                    let request = self.request(&prompt, choice, &shared.checkpoint)?;
+                    let request = self.request(&prompt, choice, &shared)?;
                     let generation = shared.engine.submit(request)?;
                     Ok(Reply::new(
                         generation,

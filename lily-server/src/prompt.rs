@@ -5,21 +5,22 @@ use serde_json::{Map, Value, json};
 use crate::error::ApiError;
 use crate::openai::message::{Content, Message, Role, ToolCall};
 
-/// Messages as the template takes them: text only, arguments as objects, one system message.
+/// Messages as the template takes them: text only, arguments as objects, the system's first messages as one.
 pub fn template_messages(messages: &[Message]) -> Result<Vec<Value>, ApiError> {
-    let mut system: Vec<String> = Vec::new();
+    let mut leading: Vec<String> = Vec::new();
     let mut rest = Vec::with_capacity(messages.len());
     for (index, message) in messages.iter().enumerate() {
         let text = text_of(message, index)?;
         match message.role {
-            Role::System | Role::Developer => system.push(text),
+            Role::System | Role::Developer if rest.is_empty() => leading.push(text),
+            Role::System | Role::Developer => rest.push(json!({ "role": "system", "content": text })),
             Role::User => rest.push(json!({ "role": "user", "content": text })),
             Role::Tool => rest.push(json!({ "role": "tool", "content": text })),
             Role::Assistant => rest.push(assistant(message, text)),
         }
     }
-    if !system.is_empty() {
-        rest.insert(0, json!({ "role": "system", "content": system.join("\n\n") }));
+    if !leading.is_empty() {
+        rest.insert(0, json!({ "role": "system", "content": leading.join("\n\n") }));
     }
     Ok(rest)
 }
@@ -99,8 +100,13 @@ mod tests {
             {"role": "system", "content": "a"},
             {"role": "developer", "content": [{"type": "text", "text": "b"}]},
             {"role": "user", "content": "c"},
+            {"role": "developer", "content": "d"},
         ]));
-        let expected = json!([{"role": "system", "content": "a\n\nb"}, {"role": "user", "content": "c"}]);
+        let expected = json!([
+            {"role": "system", "content": "a\n\nb"},
+            {"role": "user", "content": "c"},
+            {"role": "system", "content": "d"},
+        ]);
         assert_eq!(Value::from(found.unwrap()), expected);
     }
 

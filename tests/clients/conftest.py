@@ -9,6 +9,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 KEY = "test-key"
+# Another model than the demo model: a directory or a repository.
+MODEL = os.environ.get("LILY_TEST_MODEL", "demo")
 
 
 class Server:
@@ -22,7 +24,7 @@ class Server:
 def start(*arguments, key=KEY):
     """Starts a server on a free port; the line that it prints tells which."""
     environment = {**os.environ, "LILY_API_KEY": key}
-    command = [ROOT / "target/release/lily", "serve", "--port", "0", *arguments]
+    command = [ROOT / "target/release/lily", "serve", "--model", MODEL, "--port", "0", *arguments]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     line = process.stdout.readline()
     assert " at http://" in line, f"the server did not start: {line!r}"

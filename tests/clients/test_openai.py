@@ -1,8 +1,9 @@
 """The `openai` package against `lily serve` with the demo model."""
 
+import json
 import time
+import urllib.request
 
-import httpx
 import openai
 import pytest
 
@@ -23,7 +24,9 @@ def model(client):
 
 def running(server):
     """Sequences that the engine runs, by its own account."""
-    return httpx.get(f"{server.url}/status", headers={"Authorization": f"Bearer {KEY}"}).json()["engine"]["running"]
+    request = urllib.request.Request(f"{server.url}/status", headers={"Authorization": f"Bearer {KEY}"})
+    with urllib.request.urlopen(request) as reply:
+        return json.load(reply)["engine"]["running"]
 
 
 def test_models(client, model):

@@ -12,6 +12,7 @@ use serde_json::Value;
 use crate::app::AppState;
 use crate::body::RawBody;
 use crate::error::ApiError;
+use crate::grammar::format::OutputFormat;
 use crate::job::{ChatJob, Reply, Thinking, merged};
 use crate::openai::chat_reply::{Choice, ChunkWriter, Head};
 use crate::openai::chat_request::{ChatRequest, Effort};
@@ -45,7 +46,9 @@ pub fn job(request: &ChatRequest) -> Result<ChatJob, ApiError> {
     Ok(ChatJob {
         messages: template_messages(&request.messages)?,
         tool_choice: ToolChoice::parse(request.tool_choice.as_ref(), &tools)?,
+        parallel_tool_calls: request.parallel_tool_calls != Some(false),
         tools,
+        format: OutputFormat::parse(request.response_format.as_ref(), "response_format")?,
         thinking: thinking(request)?,
         sampling: request.sampling.clone(),
         max_tokens: request.token_limit(),
@@ -68,7 +71,7 @@ fn thinking(request: &ChatRequest) -> Result<Thinking, ApiError> {
     };
     let enabled = take("enable_thinking")?.or(request.enable_thinking);
     let preserve = take("preserve_thinking")?;
-    let effort = request.reasoning_effort.map(effort);
+    let effort = request.reasoning_effort.map(Effort::meaning);
     Ok(Thinking {
         enabled: enabled.or(effort.map(|(enabled, _)| enabled)),
         preserve,
@@ -78,17 +81,6 @@ fn thinking(request: &ChatRequest) -> Result<Thinking, ApiError> {
             .or(effort.and_then(|(_, budget)| budget)),
         extra,
     })
-}
-
-/// Whether to think, and most tokens of thoughts. The model itself knows no efforts; the budgets stand for them.
-pub fn effort(effort: Effort) -> (bool, Option<usize>) {
-    match effort {
-        Effort::None => (false, None),
-        Effort::Minimal => (true, Some(512)),
-        Effort::Low => (true, Some(2048)),
-        Effort::Medium => (true, Some(8192)),
-        Effort::High | Effort::Xhigh => (true, None),
-    }
 }
 
 async fn collect(

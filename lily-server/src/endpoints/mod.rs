@@ -3,7 +3,10 @@
 pub mod chat;
 pub mod completions;
 pub mod health;
+pub mod messages;
 pub mod metrics;
 pub mod models;
+pub mod page;
+pub mod responses;
 pub mod status;
 pub mod tokens;

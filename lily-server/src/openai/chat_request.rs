@@ -105,6 +105,19 @@ pub enum Effort {
     Xhigh,
 }
 
+impl Effort {
+    /// Whether to think, and most tokens of thoughts. The model itself knows no efforts; the budgets stand for them.
+    pub fn meaning(self) -> (bool, Option<usize>) {
+        match self {
+            Self::None => (false, None),
+            Self::Minimal => (true, Some(512)),
+            Self::Low => (true, Some(2048)),
+            Self::Medium => (true, Some(8192)),
+            Self::High | Self::Xhigh => (true, None),
+        }
+    }
+}
+
 impl ChatRequest {
     /// Reads and checks a body.
     pub fn parse(bytes: &[u8]) -> Result<Self, ApiError> {

@@ -102,6 +102,11 @@ impl Types {
         }
     }
 
+    /// Whether a string is among the types, or nothing is known.
+    pub fn may_be_string(self) -> bool {
+        self.string
+    }
+
     /// Whether a value's text can be passed on before it is complete, because it is a string whatever follows.
     ///
     /// A string that may also be null is one as soon as its text cannot become `null`.

@@ -80,6 +80,11 @@ impl Tool {
         })
     }
 
+    /// Whether calls must fit the schema.
+    pub fn strict(&self) -> bool {
+        self.definition["function"]["strict"] == Value::Bool(true)
+    }
+
     /// JSON types that the schema allows for argument `name`.
     pub fn argument_types(&self, name: &str) -> Types {
         Types::of_property(&self.parameters, name)

@@ -1,9 +1,7 @@
 //! `POST /v1/completions`, `/tokenize`, `/detokenize`, `/apply-template`, `GET /status` and `/metrics`.
 
-mod common;
-
+use crate::common::Server;
 use axum::http::StatusCode;
-use common::Server;
 use serde_json::json;
 
 #[tokio::test]

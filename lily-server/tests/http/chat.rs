@@ -1,12 +1,10 @@
 //! `POST /v1/chat/completions`, `GET /v1/models`, `GET /health` and what guards them.
 
-mod common;
-
 use std::time::Duration;
 
+use crate::common::Server;
 use axum::body::Body;
 use axum::http::{Request, StatusCode, header};
-use common::Server;
 use lily_engine::EngineOptions;
 use lily_server::ServerConfig;
 use serde_json::{Value, json};
@@ -438,4 +436,18 @@ async fn stop_strings_and_logprobs() {
         .map(Vec::len)
         .sum();
     assert!(streamed > 0);
+}
+
+#[tokio::test]
+async fn the_page_needs_nothing_from_elsewhere() {
+    let server = Server::new();
+    let page = server.get("/").await;
+    assert_eq!(page.headers[header::CONTENT_TYPE], "text/html; charset=utf-8");
+    assert!(
+        page.headers["content-security-policy"]
+            .to_str()
+            .unwrap()
+            .starts_with("default-src 'none'")
+    );
+    assert!(!page.text.contains("http://") && !page.text.contains("https://"));
 }

@@ -1,5 +1,4 @@
 //! A server whose model says what the test wants: a scripted backend under the real engine, tokenizer and chat template.
-#![allow(dead_code, reason = "each test file uses its own part")]
 
 use std::collections::VecDeque;
 use std::path::Path;
