@@ -172,7 +172,7 @@ template <int DK, int DV>
     for (uint e = tid; e < tokens * ROWS; e += THREADS) {
       o[(ulong(t0 + e / ROWS) * p.value_heads + head) * DV + row0 + e % ROWS] = bfloat(outs[e / ROWS][e % ROWS]);
     }
-    threadgroup_barrier(mem_flags::mem_threadgroup);
+    // the next outputs are written behind the barrier that follows the next staging
   }
 #pragma unroll
   for (int i = 0; i < QUADS; i++) {

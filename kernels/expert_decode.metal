@@ -32,7 +32,7 @@ template <int BITS, int ROWS>
     device const uchar* shared_up_biases [[buffer(14)]],
     device uint* route_experts [[buffer(15)]],  // [top_k]
     device float* route_logits [[buffer(16)]],  // [top_k]
-    device bfloat* activations [[buffer(17)]],  // [top_k + 1, slot_stride], twice as wide with kSeparateSwiglu: gate, then up
+    device bfloat* activations [[buffer(17)]],  // [slots, slot_stride], twice as wide with kSeparateSwiglu: gate, then up
     constant ExpertParams& p [[buffer(18)]],
     uint2 tg [[threadgroup_position_in_grid]],
     uint tid [[thread_index_in_threadgroup]],
@@ -140,11 +140,11 @@ template <int BITS, int ROWS>
     const float u = simd_sum(up_acc[r]) * inverse;
     if (lane == 0 && row0 + r < rows) {
       if (kSeparateSwiglu) {
-        device bfloat* out = activations + ulong(slot) * 2 * p.slot_stride + row0 + r;
+        device bfloat* out = activations + ulong(tg.y) * 2 * p.slot_stride + row0 + r;
         out[0] = bfloat(g);
         out[p.slot_stride] = bfloat(u);
       } else {
-        activations[ulong(slot) * p.slot_stride + row0 + r] = bfloat(silu(g) * u);
+        activations[ulong(tg.y) * p.slot_stride + row0 + r] = bfloat(silu(g) * u);
       }
     }
   }

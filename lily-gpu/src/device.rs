@@ -1,5 +1,7 @@
 //! What a GPU (or the emulator) offers: buffers, recorded passes, events.
 
+use lily_model::Bytes;
+
 use crate::error::GpuError;
 use crate::pass::Pass;
 
@@ -74,6 +76,17 @@ pub trait Device: Send + 'static {
     /// # Errors
     /// [`GpuError::OutOfMemory`]
     fn allocate(&mut self, label: &str, bytes: usize, memory: Memory) -> Result<BufferId, GpuError>;
+
+    /// Puts bytes where kernels can read them: in place where they lie in a mapped file and the device can, else as a copy.
+    ///
+    /// # Errors
+    /// [`GpuError::OutOfMemory`]
+    fn place(&mut self, label: &str, bytes: &Bytes) -> Result<Slice, GpuError> {
+        let buffer = self.allocate(label, bytes.len(), Memory::Device)?;
+        let slice = Slice { buffer, offset: 0, len: bytes.len() };
+        self.write(slice, bytes)?;
+        Ok(slice)
+    }
 
     /// Gives a buffer back once the work submitted so far is done. Its id is not used again.
     fn release(&mut self, buffer: BufferId);

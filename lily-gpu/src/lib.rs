@@ -15,6 +15,7 @@ pub mod pass;
 pub mod policy;
 mod routing;
 mod state;
+pub mod roofline;
 pub mod switches;
 pub mod weights;
 

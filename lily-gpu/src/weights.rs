@@ -1,6 +1,6 @@
 //! The model's weights on a device, in their packed form.
 
-use lily_model::{Encoding as StoredEncoding, FloatType, LayerKind, Matrix, Mixer, Mlp, ModelConfig, Weights};
+use lily_model::{Bytes, Encoding as StoredEncoding, FloatType, LayerKind, Matrix, Mixer, Mlp, ModelConfig, Weights};
 
 use crate::device::{BufferId, Device, Memory, Slice};
 use crate::error::GpuError;
@@ -162,6 +162,14 @@ pub trait Placer {
     /// # Errors
     /// Where the device has no room or failed.
     fn place(&mut self, label: &str, bytes: &[u8]) -> Result<Slice, GpuError>;
+
+    /// The same for bytes that live as long as anybody wants, so that a device may read them in place.
+    ///
+    /// # Errors
+    /// As [`Placer::place`].
+    fn place_shared(&mut self, label: &str, bytes: &Bytes) -> Result<Slice, GpuError> {
+        self.place(label, bytes)
+    }
 }
 
 /// Copies weights to a device.
@@ -177,6 +185,12 @@ impl<D: Device> Placer for Upload<'_, D> {
         let buffer = self.device.allocate(label, bytes.len(), Memory::Device)?;
         let slice = Slice { buffer, offset: 0, len: bytes.len() };
         self.device.write(slice, bytes)?;
+        (self.progress)(bytes.len());
+        Ok(slice)
+    }
+
+    fn place_shared(&mut self, label: &str, bytes: &Bytes) -> Result<Slice, GpuError> {
+        let slice = self.device.place(label, bytes)?;
         (self.progress)(bytes.len());
         Ok(slice)
     }
@@ -253,6 +267,11 @@ impl Placing<'_> {
         self.placer.place(label, bytes)
     }
 
+    fn shared(&mut self, label: &str, bytes: &Bytes) -> Result<Slice, GpuError> {
+        self.bytes += bytes.len();
+        self.placer.place_shared(label, bytes)
+    }
+
     fn matrix(&mut self, matrix: &Matrix) -> Result<GpuMatrix, GpuError> {
         // The general kernels take 32 columns at a time, which fill whole words at any width.
         if matrix.cols % 32 != 0 {
@@ -262,8 +281,8 @@ impl Placing<'_> {
                 found: matrix.cols.to_string(),
             });
         }
-        let codes = self.place(&matrix.name, &matrix.codes)?;
-        let mut other = |bytes: &[u8]| if bytes.is_empty() { Ok(codes) } else { self.place(&matrix.name, bytes) };
+        let codes = self.shared(&matrix.name, &matrix.codes)?;
+        let mut other = |bytes: &Bytes| if bytes.is_empty() { Ok(codes) } else { self.shared(&matrix.name, bytes) };
         Ok(GpuMatrix {
             count: matrix.count,
             rows: matrix.rows,

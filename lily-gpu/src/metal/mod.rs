@@ -26,7 +26,7 @@ use buffer::Buffer;
 use commands::{BlitEncoder, CommandBuffer, ComputeEncoder, INLINE_BYTES, Queue, SLOTS};
 use mapped::{MappedFile, Mapping};
 use pipeline::Kernels;
-use recording::{Bound, Launch, Recording, is_inside};
+use recording::{Bound, Launch, Pacing, Recording, Shape, is_inside};
 use residency::Residency;
 pub use system::{ANY_GPU, KernelFamily, OsVersion, System};
 
@@ -77,6 +77,7 @@ pub struct MetalDevice {
     unused: Buffer,
     recordings: HashMap<RecordingId, Recording>,
     next_recording: u32,
+    pacing: Pacing,
     /// Copies that are encoded and not yet committed.
     copies: Option<(CommandBuffer, BlitEncoder)>,
     in_flight: VecDeque<Submission>,
@@ -96,7 +97,8 @@ struct Allocated {
 struct Submission {
     event: u64,
     parts: Vec<CommandBuffer>,
-    recording: Option<RecordingId>,
+    /// The shape of a pass; copies have none.
+    shape: Option<Shape>,
 }
 
 impl MetalDevice {
@@ -152,6 +154,7 @@ impl MetalDevice {
             unused,
             recordings: HashMap::new(),
             next_recording: 0,
+            pacing: Pacing::default(),
             copies: None,
             in_flight: VecDeque::new(),
             released: Vec::new(),
@@ -187,20 +190,7 @@ impl MetalDevice {
         Err(GpuError::Device(self.system.too_large(bytes)))
     }
 
-    /// A buffer that holds `bytes`: their own pages where they lie in a mapped file and Metal takes them, else a copy.
-    ///
-    /// # Errors
-    /// [`GpuError::OutOfMemory`]
-    pub fn place(&mut self, label: &str, bytes: &Bytes) -> Result<Slice, GpuError> {
-        if let Some(slice) = self.in_place(bytes) {
-            return Ok(slice);
-        }
-        let buffer = self.allocate(label, bytes.len(), Memory::Device)?;
-        let slice = Slice { buffer, offset: 0, len: bytes.len() };
-        self.write(slice, bytes)?;
-        Ok(slice)
-    }
-
+    /// The pages of a mapped file as a buffer; `None` where the bytes lie in none, or Metal cannot take them.
     fn in_place(&mut self, bytes: &Bytes) -> Option<Slice> {
         let map = bytes.mapping()?;
         let start = map.as_ptr() as usize;
@@ -290,14 +280,15 @@ impl MetalDevice {
                 command_buffer.commit();
             });
             self.submitted += 1;
-            self.in_flight.push_back(Submission { event: self.submitted, parts: vec![command_buffer], recording: None });
+            self.in_flight.push_back(Submission { event: self.submitted, parts: vec![command_buffer], shape: None });
         }
     }
 
     /// Waits for the oldest work in flight.
     fn finish_oldest(&mut self) {
         let Some(submission) = self.in_flight.pop_front() else { return };
-        let Submission { event, parts, recording } = submission;
+        let Submission { event, parts, shape } = submission;
+        let count = parts.len();
         let mut longest: f64 = 0.0;
         // The pool takes what Metal autoreleases when it frees the command buffers.
         autoreleasepool(|_| {
@@ -310,8 +301,8 @@ impl MetalDevice {
             }
         });
         self.completed = event;
-        if let Some(recording) = recording.and_then(|id| self.recordings.get_mut(&id)) {
-            recording.took(longest);
+        if let Some(shape) = shape {
+            self.pacing.took(shape, count, longest);
         }
         let completed = self.completed;
         self.released.retain(|(event, _)| *event > completed);
@@ -363,7 +354,7 @@ impl MetalDevice {
     fn commit_parts(&self, recording: &Recording) -> Result<Vec<CommandBuffer>, GpuError> {
         autoreleasepool(|_| {
             let mut parts = Vec::new();
-            for stages in recording.parts() {
+            for stages in self.pacing.cut(recording) {
                 let command_buffer = self.queue.command_buffer()?;
                 let encoder = command_buffer.compute()?;
                 let encoded = self.encode(&encoder, &recording.stages[stages]);
@@ -397,6 +388,16 @@ impl Device for MetalDevice {
         }
         let buffer = Buffer::new(&self.system, label, bytes.max(4))?;
         Ok(self.add(buffer))
+    }
+
+    fn place(&mut self, label: &str, bytes: &Bytes) -> Result<Slice, GpuError> {
+        if let Some(slice) = self.in_place(bytes) {
+            return Ok(slice);
+        }
+        let buffer = self.allocate(label, bytes.len(), Memory::Device)?;
+        let slice = Slice { buffer, offset: 0, len: bytes.len() };
+        self.write(slice, bytes)?;
+        Ok(slice)
     }
 
     fn release(&mut self, buffer: BufferId) {
@@ -487,9 +488,9 @@ impl Device for MetalDevice {
             self.finish_oldest();
         }
         let found = self.recordings.get(&recording).ok_or_else(|| missing("recording", recording.0))?;
-        let parts = self.commit_parts(found)?;
+        let (parts, shape) = (self.commit_parts(found)?, Some(found.shape));
         self.submitted += 1;
-        self.in_flight.push_back(Submission { event: self.submitted, parts, recording: Some(recording) });
+        self.in_flight.push_back(Submission { event: self.submitted, parts, shape });
         Ok(Event(self.submitted))
     }
 }

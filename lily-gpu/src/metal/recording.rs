@@ -3,6 +3,8 @@
 //! macOS kills a command buffer that keeps the GPU from the display for too long. How long a pass takes is only known once it
 //! has run, so a pass is first cut by its number of threads, and then by the time that its parts took.
 
+use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::pipeline::Pipeline;
@@ -37,32 +39,49 @@ impl Launch {
     }
 }
 
+/// Passes of one shape take about the same time: the number of launches, and of threads to the next power of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Shape {
+    launches: usize,
+    threads: u64,
+}
+
 /// A pass, ready to be encoded.
 pub struct Recording {
     /// Launches of a stage may run together; a barrier stands between stages.
     pub stages: Vec<Vec<Launch>>,
     /// Threads of each stage.
     weights: Vec<u64>,
-    /// Command buffers that the stages are spread over.
-    parts: usize,
+    /// Its shape.
+    pub shape: Shape,
 }
 
 impl Recording {
     /// A recording of these stages.
     pub fn new(stages: Vec<Vec<Launch>>) -> Self {
         let weights: Vec<u64> = stages.iter().map(|stage| stage.iter().map(Launch::thread_count).sum()).collect();
-        let parts = first_parts(&weights);
-        Self { stages, weights, parts }
+        let launches = stages.iter().map(Vec::len).sum();
+        let threads = weights.iter().sum::<u64>().next_power_of_two();
+        Self { stages, weights, shape: Shape { launches, threads } }
+    }
+}
+
+/// How many command buffers passes are spread over, learnt from the time that they took.
+#[derive(Default)]
+pub struct Pacing {
+    parts: HashMap<Shape, usize>,
+}
+
+impl Pacing {
+    /// The stages of each command buffer of a recording.
+    pub fn cut(&self, recording: &Recording) -> Vec<Range<usize>> {
+        let parts = self.parts.get(&recording.shape).copied();
+        cut(&recording.weights, parts.unwrap_or_else(|| first_parts(&recording.weights)))
     }
 
-    /// The stages of each command buffer.
-    pub fn parts(&self) -> Vec<std::ops::Range<usize>> {
-        cut(&self.weights, self.parts)
-    }
-
-    /// Learns from a run how long its longest command buffer took.
-    pub fn took(&mut self, longest: f64) {
-        self.parts = next_parts(self.parts, self.stages.len(), longest);
+    /// Learns that the longest command buffer of a pass, which was cut into `parts`, took `longest` seconds.
+    pub fn took(&mut self, shape: Shape, parts: usize, longest: f64) {
+        self.parts.insert(shape, next_parts(parts, longest));
     }
 }
 
@@ -72,10 +91,10 @@ fn first_parts(weights: &[u64]) -> usize {
 }
 
 /// More parts after one that took too long; fewer when even two of them together would be short.
-fn next_parts(parts: usize, stages: usize, longest: f64) -> usize {
+fn next_parts(parts: usize, longest: f64) -> usize {
     if longest > LONGEST {
         let factor = (longest / LONGEST).ceil().min(64.0) as usize;
-        parts.saturating_mul(factor).min(stages.max(1))
+        parts.saturating_mul(factor)
     } else if longest < LONGEST / 4.0 {
         parts.div_ceil(2)
     } else {
@@ -84,7 +103,8 @@ fn next_parts(parts: usize, stages: usize, longest: f64) -> usize {
 }
 
 /// Cuts stages into at most `parts` runs of about the same number of threads.
-fn cut(weights: &[u64], parts: usize) -> Vec<std::ops::Range<usize>> {
+fn cut(weights: &[u64], parts: usize) -> Vec<Range<usize>> {
+    let parts = parts.clamp(1, weights.len().max(1));
     let total: u64 = weights.iter().sum();
     let share = (total / parts as u64).max(1);
     let mut cuts = Vec::with_capacity(parts);
@@ -126,11 +146,11 @@ mod tests {
 
     #[test]
     fn parts_follow_the_time_that_they_take() {
-        assert_eq!(next_parts(1, 280, 0.005), 1, "a decode pass stays whole");
-        assert_eq!(next_parts(4, 400, 0.6), 16);
-        assert_eq!(next_parts(16, 400, 0.1), 16);
-        assert_eq!(next_parts(16, 400, 0.01), 8);
-        assert_eq!(next_parts(16, 20, 9.0), 20, "a stage is never cut");
+        assert_eq!(next_parts(1, 0.005), 1, "a decode pass stays whole");
+        assert_eq!(next_parts(4, 0.6), 16);
+        assert_eq!(next_parts(16, 0.1), 16);
+        assert_eq!(next_parts(16, 0.01), 8);
+        assert_eq!(cut(&[1, 1], 20).len(), 2, "a stage is never cut");
         assert_eq!(first_parts(&[1 << 20; 40]), 2);
         assert_eq!(first_parts(&[]), 1);
     }

@@ -1,0 +1,66 @@
+//! Snapshots, growth and errors.
+
+use lily_gpu::emulator::EmulatorOptions;
+use lily_gpu::{LogitRows, Switches};
+
+use crate::common::{Model, model};
+use crate::golden;
+
+fn mini() -> Model {
+    model("mini/mlx-4bit", Switches::default(), EmulatorOptions::default())
+}
+
+#[test]
+fn a_restored_snapshot_continues_as_the_sequence_did() {
+    let (mut model, inputs) = (mini(), golden("mini").inputs);
+    let mut sequence = model.new_sequence().unwrap();
+    model.prefill(&mut sequence, &inputs[..21], LogitRows::Last).unwrap();
+    let snapshot = model.snapshot(&sequence).unwrap();
+    let run = |model: &mut Model, sequence: &mut lily_gpu::Sequence| {
+        let mut rows = vec![sequence.logits().to_vec()];
+        for &token in &inputs[21..25] {
+            model.decode(sequence, token).unwrap();
+            rows.push(sequence.logits().to_vec());
+        }
+        model.prefill(sequence, &inputs[25..40], LogitRows::Last).unwrap();
+        rows.push(sequence.logits().to_vec());
+        rows
+    };
+    let first = run(&mut model, &mut sequence);
+    let mut restored = model.restore(&snapshot).unwrap();
+    assert_eq!(restored.position(), 21);
+    assert_eq!(run(&mut model, &mut restored), first);
+    // the snapshot itself is untouched, and a second sequence does not disturb the first
+    let mut again = model.restore(&snapshot).unwrap();
+    drop(restored);
+    assert_eq!(run(&mut model, &mut again), first);
+}
+
+#[test]
+fn a_sequence_grows_beyond_its_first_room() {
+    let (mut model, inputs) = (mini(), golden("mini").inputs);
+    let long: Vec<u32> = inputs.iter().cycle().take(1030).copied().collect();
+    let mut rows = Vec::new();
+    for chunk in [192, 103] {
+        let mut sequence = model.new_sequence().unwrap();
+        for tokens in long.chunks(chunk) {
+            model.prefill(&mut sequence, tokens, LogitRows::Last).unwrap();
+        }
+        model.decode(&mut sequence, 5).unwrap();
+        rows.push(sequence.logits().to_vec());
+    }
+    assert_eq!(rows[0], rows[1]);
+}
+
+#[test]
+fn bad_calls_are_refused_with_reasons() {
+    let mut model = mini();
+    let mut sequence = model.new_sequence().unwrap();
+    let vocab = model.config().vocab_size as u32;
+    let mut error = |tokens: &[u32]| model.prefill(&mut sequence, tokens, LogitRows::Last).unwrap_err().to_string();
+    assert!(error(&[]).contains("a chunk of 0 tokens"));
+    assert!(error(&[0; 193]).contains("1 to 192"));
+    assert!(error(&[1, vocab]).contains("vocabulary"));
+    assert!(model.decode(&mut sequence, vocab).unwrap_err().to_string().contains("vocabulary"));
+    assert_eq!(sequence.position(), 0);
+}

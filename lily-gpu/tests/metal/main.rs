@@ -1,0 +1,16 @@
+//! The suite on this Mac's GPU.
+
+#![cfg(target_os = "macos")]
+
+mod suite;
+
+#[test]
+fn whole_models() {
+    for name in ["mini", "tiny"] {
+        let mut model = suite::model(name);
+        println!("{}", model.describe().description);
+        suite::prefill_for_every_split(&mut model, name);
+        suite::decode(&mut model, name, 64);
+        suite::snapshot_and_restore(&mut model, name);
+    }
+}
