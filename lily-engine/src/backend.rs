@@ -1,6 +1,7 @@
 //! What the engine asks of the machine that runs the model.
 
 mod cpu;
+mod gpu;
 
 use thiserror::Error;
 

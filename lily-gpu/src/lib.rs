@@ -12,6 +12,7 @@ mod model;
 pub mod metal;
 pub mod params;
 pub mod pass;
+pub mod plan;
 pub mod policy;
 mod routing;
 mod state;

@@ -1,0 +1,91 @@
+//! The model on a GPU (or the emulator) as a backend.
+
+use lily_gpu::device::Device;
+use lily_gpu::{GpuError, GpuModel, LogitRows, Sequence, Snapshot};
+
+use super::{Backend, BackendError, DecodeStep, DeviceInfo, PrefillLogits};
+
+impl From<GpuError> for BackendError {
+    fn from(error: GpuError) -> Self {
+        match error {
+            GpuError::OutOfMemory { needed, available, .. } => BackendError::OutOfMemory { needed, available },
+            other => BackendError::Device(other.to_string()),
+        }
+    }
+}
+
+impl<D: Device> Backend for GpuModel<D> {
+    type Sequence = Sequence;
+    type Snapshot = Snapshot;
+
+    fn device(&self) -> DeviceInfo {
+        let device = self.describe();
+        DeviceInfo { kind: device.kind.into(), description: device.description }
+    }
+
+    fn vocab_size(&self) -> usize {
+        self.config().vocab_size
+    }
+
+    fn max_chunk(&self) -> usize {
+        GpuModel::max_chunk(self)
+    }
+
+    fn max_batch(&self) -> usize {
+        // a decode pass is written for one sequence
+        1
+    }
+
+    fn context_limit(&self) -> usize {
+        GpuModel::context_limit(self)
+    }
+
+    fn new_sequence(&mut self) -> Result<Sequence, BackendError> {
+        Ok(GpuModel::new_sequence(self)?)
+    }
+
+    fn position(&self, sequence: &Sequence) -> usize {
+        sequence.position()
+    }
+
+    fn prefill(
+        &mut self,
+        sequence: &mut Sequence,
+        tokens: &[u32],
+        logits: PrefillLogits<'_>,
+    ) -> Result<(), BackendError> {
+        let rows = match logits {
+            PrefillLogits::None => LogitRows::None,
+            PrefillLogits::Last => LogitRows::Last,
+            PrefillLogits::All(each) => LogitRows::All(each),
+        };
+        Ok(GpuModel::prefill(self, sequence, tokens, rows)?)
+    }
+
+    fn decode(&mut self, batch: &mut [DecodeStep<'_, Sequence>]) -> Result<(), BackendError> {
+        for step in batch {
+            GpuModel::decode(self, step.sequence, step.token)?;
+        }
+        Ok(())
+    }
+
+    fn logits<'a>(&'a self, sequence: &'a Sequence) -> &'a [f32] {
+        sequence.logits()
+    }
+
+    fn snapshot(&mut self, sequence: &Sequence) -> Result<Snapshot, BackendError> {
+        Ok(GpuModel::snapshot(self, sequence)?)
+    }
+
+    fn restore(&mut self, snapshot: &Snapshot) -> Result<Sequence, BackendError> {
+        Ok(GpuModel::restore(self, snapshot)?)
+    }
+
+    fn sequence_bytes(&self, tokens: usize) -> usize {
+        GpuModel::sequence_bytes(self, tokens)
+    }
+
+    fn snapshot_memory(&self, snapshot: &Snapshot, piece: &mut dyn FnMut(usize, usize)) {
+        snapshot.memory(piece);
+    }
+}
