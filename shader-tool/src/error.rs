@@ -85,5 +85,5 @@ pub enum ShaderError {
     /// In plain mode: the lanes of a simdgroup or the threads of a threadgroup diverged, so the dispatch could not finish.
     /// In checked mode the same is a finding of the report.
     #[error("{0}")]
-    Diverged(crate::Finding),
+    Diverged(Box<crate::Finding>),
 }

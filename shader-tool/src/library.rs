@@ -449,10 +449,7 @@ impl Library {
             .cache
             .compile(file, &module.cpp(Target::Nvptx), &arguments, "ptx")?;
         let text = std::fs::read_to_string(&path).map_err(|source| ShaderError::Io { path, source })?;
-        Ok(module
-            .kernels
-            .iter()
-            .fold(text, |text, kernel| with_thread_limit(text, kernel)))
+        Ok(module.kernels.iter().fold(text, with_thread_limit))
     }
 }
 

@@ -149,13 +149,11 @@ impl Lint<'_> {
         let unit = self.unit;
         for i in 0..unit.tokens.len() {
             let word = unit.word(i);
-            if let Some((_, why)) = FORBIDDEN
+            let forbidden = FORBIDDEN
                 .iter()
-                .find(|(name, _)| *name == word && unit.is_identifier(i))
-            {
-                if word != "std" || unit.word(i + 1) == "::" {
-                    found.push(unit.diagnostic(i, *why));
-                }
+                .find(|(name, _)| *name == word && unit.is_identifier(i));
+            if let Some((_, why)) = forbidden.filter(|_| word != "std" || unit.word(i + 1) == "::") {
+                found.push(unit.diagnostic(i, *why));
             }
             if word == "long" && unit.word(i + 1) == "long" {
                 found.push(unit.diagnostic(i, "Metal has no long long: its long has 64 bits"));
@@ -323,7 +321,7 @@ impl Lint<'_> {
                         && (unit.word(i + 1) == "threadgroup" || unit.word(i + 1) == "const")
                         && unit.word(close - 1) == "*"
                         // To a type of no stricter alignment it is harmless.
-                        && !alignment(unit.word(close - 2)).zip(own).is_some_and(|(cast, own)| cast <= own)
+                        && alignment(unit.word(close - 2)).zip(own).is_none_or(|(cast, own)| cast > own)
                         && (unit.word(close + 1) == variable.name
                             || matches!(unit.word(close + 1), "(" | "&") && unit.word(close + 2) == variable.name)
                 });

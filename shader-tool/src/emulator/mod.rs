@@ -277,11 +277,8 @@ impl Emulator {
                 pc: bad.pc,
                 thread: bad.thread,
             };
-            return Err(ShaderError::Diverged(Finding::divergence(
-                dispatch.pipeline,
-                bad.problem,
-                site,
-            )));
+            let finding = Finding::divergence(dispatch.pipeline, bad.problem, site);
+            return Err(ShaderError::Diverged(Box::new(finding)));
         }
         if threadgroup_memory > 32768 {
             let text = format!("{threadgroup_memory} bytes of threadgroup memory, but there are 32768");
