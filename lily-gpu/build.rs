@@ -49,13 +49,19 @@ fn structs(header: &str) -> Result<String, Box<dyn std::error::Error>> {
             continue;
         } else if let Some(name) = text.strip_prefix("struct ") {
             let name = name.strip_suffix(" {").ok_or_else(wrong)?;
-            writeln!(out, "#[repr(C)]\n#[derive(Clone, Copy, Debug, Default, PartialEq)]\npub struct {name} {{")?;
+            writeln!(
+                out,
+                "#[repr(C)]\n#[derive(Clone, Copy, Debug, Default, PartialEq)]\npub struct {name} {{"
+            )?;
             inside = true;
         } else if text == "};" && inside {
             out.push_str("}\n\n");
             inside = false;
         } else if inside {
-            let (ty, name) = text.strip_suffix(';').and_then(|t| t.split_once(' ')).ok_or_else(wrong)?;
+            let (ty, name) = text
+                .strip_suffix(';')
+                .and_then(|t| t.split_once(' '))
+                .ok_or_else(wrong)?;
             let ty = match ty {
                 "uint" => "u32",
                 "float" => "f32",

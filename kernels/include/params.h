@@ -194,3 +194,31 @@ struct DequantizeParams {
   uint k;
   Encoding encoding;
 };
+
+/// sample_adjust, sample_greedy and sample_draw. Lives in device memory, so that one recorded pass serves all settings.
+struct SampleParams {
+  /// Logits that may be chosen: the tokenizer's ids. The rest are padding.
+  uint vocab;
+  /// Candidates, or 0 for all.
+  uint top_k;
+  /// Above 0; sample_greedy does not read it.
+  float temperature;
+  float top_p;
+  float min_p;
+  /// Divides positive and multiplies negative logits of tokens that occurred.
+  float repetition;
+  /// Subtracted once from the logit of a token of the reply.
+  float presence;
+  /// Subtracted for each time that a token is in the reply.
+  float frequency;
+  uint seed_low;
+  uint seed_high;
+  /// Slots of the log of chosen tokens.
+  uint log_slots;
+};
+
+/// sample_greedy and sample_draw
+struct SampleSlices {
+  /// Slices of sample_largest.
+  uint slices;
+};

@@ -26,8 +26,16 @@ impl Slice {
     /// # Panics
     /// Where the part does not lie inside: the graph asked for more than it allocated.
     pub fn part(self, offset: usize, len: usize) -> Slice {
-        assert!(offset + len <= self.len, "part {offset}+{len} of a slice of {} bytes", self.len);
-        Slice { buffer: self.buffer, offset: self.offset + offset, len }
+        assert!(
+            offset + len <= self.len,
+            "part {offset}+{len} of a slice of {} bytes",
+            self.len
+        );
+        Slice {
+            buffer: self.buffer,
+            offset: self.offset + offset,
+            len,
+        }
     }
 
     /// Whether the two share a byte.
@@ -83,7 +91,11 @@ pub trait Device: Send + 'static {
     /// [`GpuError::OutOfMemory`]
     fn place(&mut self, label: &str, bytes: &Bytes) -> Result<Slice, GpuError> {
         let buffer = self.allocate(label, bytes.len(), Memory::Device)?;
-        let slice = Slice { buffer, offset: 0, len: bytes.len() };
+        let slice = Slice {
+            buffer,
+            offset: 0,
+            len: bytes.len(),
+        };
         self.write(slice, bytes)?;
         Ok(slice)
     }

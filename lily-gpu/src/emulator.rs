@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use shader_tool::{
-    Argument as Bound, Binding, Buffer, Constants, Dispatch as Launch, Emulator, Finding, Library, Mode, Options, Order,
-    Pipeline, ShaderError, SourceFile,
+    Argument as Bound, Binding, Buffer, Constants, Dispatch as Launch, Emulator, Finding, Library, Mode, Options,
+    Order, Pipeline, ShaderError, SourceFile,
 };
 
 use crate::device::{BufferId, Device, DeviceDescription, Event, Memory, RecordingId, Slice};
@@ -26,7 +26,10 @@ impl From<ShaderError> for GpuError {
 
 /// The kernel sources that ship, by name.
 pub fn kernel_sources() -> Vec<SourceFile> {
-    SOURCES.iter().map(|(name, text)| SourceFile::new(*name, *text)).collect()
+    SOURCES
+        .iter()
+        .map(|(name, text)| SourceFile::new(*name, *text))
+        .collect()
 }
 
 /// How the emulator runs kernels.
@@ -76,7 +79,13 @@ impl EmulatorDevice {
     /// Where no clang is found or a source cannot be read.
     pub fn with_sources(sources: &[SourceFile], options: EmulatorOptions) -> Result<EmulatorDevice, GpuError> {
         let mode = if options.checked { Mode::Checked } else { Mode::Plain };
-        let library = Library::build(sources, Options { mode, ..Options::default() })?;
+        let library = Library::build(
+            sources,
+            Options {
+                mode,
+                ..Options::default()
+            },
+        )?;
         let mut emulator = Emulator::new().with_order(options.shuffle.map_or(Order::Fixed, Order::Random));
         if let Some(threads) = options.threads {
             emulator = emulator.with_threads(threads);
@@ -128,13 +137,15 @@ impl EmulatorDevice {
         Ok(())
     }
 
-
     fn pipeline(&mut self, dispatch: &Dispatch) -> Result<Arc<Pipeline>, GpuError> {
         let key = (dispatch.kernel.clone(), dispatch.constants.clone());
         if let Some(pipeline) = self.pipelines.get(&key) {
             return Ok(pipeline.clone());
         }
-        let constants = dispatch.constants.iter().fold(Constants::new(), |c, &(index, value)| c.bool(index, value));
+        let constants = dispatch
+            .constants
+            .iter()
+            .fold(Constants::new(), |c, &(index, value)| c.bool(index, value));
         let pipeline = Arc::new(self.library.pipeline(&dispatch.kernel, &constants)?);
         self.pipelines.insert(key, pipeline.clone());
         Ok(pipeline)
@@ -144,16 +155,23 @@ impl EmulatorDevice {
         let mut bindings = Vec::with_capacity(dispatch.arguments.len());
         for (index, argument) in dispatch.arguments.iter().enumerate() {
             let argument = match argument {
-                Argument::Buffer(slice, _) => {
-                    Bound::Buffer { buffer: checked(&self.buffers, *slice)?, offset: slice.offset, len: Some(slice.len) }
-                }
+                Argument::Buffer(slice, _) => Bound::Buffer {
+                    buffer: checked(&self.buffers, *slice)?,
+                    offset: slice.offset,
+                    len: Some(slice.len),
+                },
                 Argument::Bytes(bytes) => Bound::Bytes(bytes),
                 // each slot its own bytes, since arguments that are written must not overlap
-                Argument::Unused => {
-                    Bound::Buffer { buffer: &self.unused, offset: index * UNUSED_BYTES, len: Some(UNUSED_BYTES) }
-                }
+                Argument::Unused => Bound::Buffer {
+                    buffer: &self.unused,
+                    offset: index * UNUSED_BYTES,
+                    len: Some(UNUSED_BYTES),
+                },
             };
-            bindings.push(Binding { index: index as u32, argument });
+            bindings.push(Binding {
+                index: index as u32,
+                argument,
+            });
         }
         let launch = Launch {
             pipeline,
@@ -173,7 +191,8 @@ impl EmulatorDevice {
                 _ => true,
             };
             if !declared {
-                self.undeclared.push(format!("{}: {} ({})", dispatch.label, access.name, dispatch.kernel));
+                self.undeclared
+                    .push(format!("{}: {} ({})", dispatch.label, access.name, dispatch.kernel));
             }
         }
         Ok(())
@@ -181,7 +200,9 @@ impl EmulatorDevice {
 }
 
 fn find(buffers: &HashMap<BufferId, Buffer>, id: BufferId) -> Result<&Buffer, GpuError> {
-    buffers.get(&id).ok_or_else(|| GpuError::Device(format!("buffer {} does not exist", id.0)))
+    buffers
+        .get(&id)
+        .ok_or_else(|| GpuError::Device(format!("buffer {} does not exist", id.0)))
 }
 
 /// The buffer of a slice, which must lie inside it.
@@ -189,7 +210,10 @@ fn checked(buffers: &HashMap<BufferId, Buffer>, slice: Slice) -> Result<&Buffer,
     let buffer = find(buffers, slice.buffer)?;
     if slice.offset + slice.len > buffer.len() {
         let Slice { offset, len, .. } = slice;
-        return Err(GpuError::Device(format!("{len} bytes at {offset} of a buffer of {}", buffer.len())));
+        return Err(GpuError::Device(format!(
+            "{len} bytes at {offset} of a buffer of {}",
+            buffer.len()
+        )));
     }
     Ok(buffer)
 }
@@ -197,7 +221,10 @@ fn checked(buffers: &HashMap<BufferId, Buffer>, slice: Slice) -> Result<&Buffer,
 impl Device for EmulatorDevice {
     fn describe(&self) -> DeviceDescription {
         let checked = if self.checked { ", checked" } else { "" };
-        DeviceDescription { kind: "emulator", description: format!("software GPU on the CPU{checked}") }
+        DeviceDescription {
+            kind: "emulator",
+            description: format!("software GPU on the CPU{checked}"),
+        }
     }
 
     fn available(&self) -> usize {

@@ -6,10 +6,10 @@ use lily_model::{LayerKind, ModelConfig, Weights};
 
 use crate::device::{Device, DeviceDescription, Memory, RecordingId, Slice};
 use crate::error::GpuError;
+use crate::graph::Model;
 use crate::graph::decode::decode_pass;
 use crate::graph::prefill::{Step, logits_pass, prefill_steps};
 use crate::graph::scratch::{LOGIT_ROWS, Scratch};
-use crate::graph::Model;
 use crate::pass::Pass;
 use crate::policy::{self, AttentionRoute};
 use crate::routing::HostRouting;
@@ -33,7 +33,11 @@ pub struct GpuOptions {
 
 impl Default for GpuOptions {
     fn default() -> Self {
-        GpuOptions { switches: Switches::default(), max_chunk: policy::MAX_CHUNK, max_context: None }
+        GpuOptions {
+            switches: Switches::default(),
+            max_chunk: policy::MAX_CHUNK,
+            max_context: None,
+        }
     }
 }
 
@@ -50,9 +54,9 @@ pub enum LogitRows<'a> {
 /// One conversation's state at one position.
 #[derive(Debug)]
 pub struct Sequence {
-    state: State,
-    position: usize,
-    logits: Vec<f32>,
+    pub(crate) state: State,
+    pub(crate) position: usize,
+    pub(crate) logits: Vec<f32>,
     decode: Option<(AttentionRoute, RecordingId)>,
 }
 
@@ -92,13 +96,13 @@ impl Snapshot {
 
 /// A model on a device.
 pub struct GpuModel<D> {
-    device: D,
+    pub(crate) device: D,
     config: Arc<ModelConfig>,
     kinds: Arc<[LayerKind]>,
     weights: GpuWeights,
     scratch: Scratch,
     expanded: Option<Slice>,
-    options: GpuOptions,
+    pub(crate) options: GpuOptions,
     bin: Bin,
 }
 
@@ -116,12 +120,25 @@ impl<D: Device> GpuModel<D> {
     ) -> Result<GpuModel<D>, GpuError> {
         policy::check_shape(&config)?;
         if options.max_chunk == 0 {
-            return Err(GpuError::Invalid("a prefill chunk has at least one token, but --chunk is 0".into()));
+            return Err(GpuError::Invalid(
+                "a prefill chunk has at least one token, but --chunk is 0".into(),
+            ));
         }
-        let placed = GpuWeights::place(&config, weights, &mut Upload { device: &mut device, progress })?;
+        let placed = GpuWeights::place(
+            &config,
+            weights,
+            &mut Upload {
+                device: &mut device,
+                progress,
+            },
+        )?;
         let mut allocate = |label: &str, bytes: usize| {
             let buffer = device.allocate(label, bytes, Memory::Device)?;
-            Ok(Slice { buffer, offset: 0, len: bytes })
+            Ok(Slice {
+                buffer,
+                offset: 0,
+                len: bytes,
+            })
         };
         let context = options.max_context.unwrap_or(config.max_position_embeddings);
         let scratch = Scratch::new(&config, options.max_chunk, context, &mut allocate)?;
@@ -179,7 +196,12 @@ impl<D: Device> GpuModel<D> {
         empty(&self.bin, &mut self.device);
         let capacity = capacity_for(1, self.context_limit());
         let state = State::new(&mut self.device, &self.config, &self.kinds, capacity, &self.bin)?;
-        Ok(Sequence { state, position: 0, logits: Vec::new(), decode: None })
+        Ok(Sequence {
+            state,
+            position: 0,
+            logits: Vec::new(),
+            decode: None,
+        })
     }
 
     /// Appends a chunk of 1 to [`GpuModel::max_chunk`] tokens.
@@ -189,19 +211,28 @@ impl<D: Device> GpuModel<D> {
     pub fn prefill(&mut self, sequence: &mut Sequence, tokens: &[u32], logits: LogitRows<'_>) -> Result<(), GpuError> {
         let rows = tokens.len();
         if rows == 0 || rows > self.options.max_chunk {
-            return Err(GpuError::Invalid(format!("a chunk of {rows} tokens; 1 to {} are taken", self.options.max_chunk)));
+            return Err(GpuError::Invalid(format!(
+                "a chunk of {rows} tokens; 1 to {} are taken",
+                self.options.max_chunk
+            )));
         }
         self.make_room(sequence, tokens)?;
         let bytes: Vec<u8> = tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
         self.device.write(self.scratch.tokens, &bytes)?;
-        sequence.state.write_step(&mut self.device, 0, sequence.position)?;
+        sequence.state.write_step(&mut self.device, 0, sequence.position, 0)?;
         sequence.logits.clear();
         let slices = sequence.state.slices();
         for step in prefill_steps(self.graph(), &slices, rows) {
             match step {
                 Step::Run(pass) => self.run(&pass)?,
                 Step::HostRouting { tile_rows } => {
-                    HostRouting { config: &self.config, scratch: &self.scratch, rows, tile_rows }.run(&mut self.device)?;
+                    HostRouting {
+                        config: &self.config,
+                        scratch: &self.scratch,
+                        rows,
+                        tile_rows,
+                    }
+                    .run(&mut self.device)?;
                 }
             }
         }
@@ -213,7 +244,10 @@ impl<D: Device> GpuModel<D> {
                 let vocab = self.config.vocab_size;
                 for first in (0..rows).step_by(LOGIT_ROWS) {
                     let block = self.row_logits(slices.step, first, LOGIT_ROWS.min(rows - first))?;
-                    block.chunks_exact(vocab).enumerate().for_each(|(index, row)| each(first + index, row));
+                    block
+                        .chunks_exact(vocab)
+                        .enumerate()
+                        .for_each(|(index, row)| each(first + index, row));
                     sequence.logits = block[block.len() - vocab..].to_vec();
                 }
             }
@@ -227,15 +261,21 @@ impl<D: Device> GpuModel<D> {
     /// Where the token is not in the vocabulary, there is no room, or the device failed.
     pub fn decode(&mut self, sequence: &mut Sequence, token: u32) -> Result<(), GpuError> {
         self.make_room(sequence, &[token])?;
-        sequence.state.write_step(&mut self.device, token, sequence.position)?;
+        sequence
+            .state
+            .write_step(&mut self.device, token, sequence.position, 0)?;
         let recording = self.decode_recording(sequence)?;
         self.device.submit(recording)?;
         sequence.position += 1;
+        sequence.logits = self.first_logits()?;
+        Ok(())
+    }
+
+    /// The first row of logits of the last pass.
+    pub(crate) fn first_logits(&mut self) -> Result<Vec<f32>, GpuError> {
         let mut bytes = vec![0; self.config.vocab_size * 4];
         self.device.read(self.scratch.logits.part(0, bytes.len()), &mut bytes)?;
-        sequence.logits.clear();
-        sequence.logits.extend(floats(&bytes));
-        Ok(())
+        Ok(floats(&bytes).collect())
     }
 
     /// The recording that decodes at the sequence's position.
@@ -247,7 +287,7 @@ impl<D: Device> GpuModel<D> {
             }
             self.device.discard(recording);
         }
-        let pass = decode_pass(self.graph(), &sequence.state.slices(), route);
+        let pass = decode_pass(self.graph(), &sequence.state.slices(), route, None);
         let recording = self.device.record(&pass)?;
         sequence.decode = Some((route, recording));
         Ok(recording)
@@ -256,7 +296,7 @@ impl<D: Device> GpuModel<D> {
     /// The pass that decodes at the sequence's position.
     pub fn decode_pass(&self, sequence: &Sequence) -> Pass {
         let route = policy::attention_route(&self.config, sequence.position + 1, &self.options.switches);
-        decode_pass(self.graph(), &sequence.state.slices(), route)
+        decode_pass(self.graph(), &sequence.state.slices(), route, None)
     }
 
     /// A frozen copy of the whole state.
@@ -266,7 +306,11 @@ impl<D: Device> GpuModel<D> {
     pub fn snapshot(&mut self, sequence: &Sequence) -> Result<Snapshot, GpuError> {
         empty(&self.bin, &mut self.device);
         let state = self.copy(&sequence.state, sequence.position, sequence.position.max(1))?;
-        Ok(Snapshot { state, position: sequence.position, logits: sequence.logits.clone() })
+        Ok(Snapshot {
+            state,
+            position: sequence.position,
+            logits: sequence.logits.clone(),
+        })
     }
 
     /// A sequence in the state of `snapshot`.
@@ -277,7 +321,12 @@ impl<D: Device> GpuModel<D> {
         empty(&self.bin, &mut self.device);
         let capacity = capacity_for(snapshot.position + 1, self.context_limit());
         let state = self.copy(&snapshot.state, snapshot.position, capacity)?;
-        Ok(Sequence { state, position: snapshot.position, logits: snapshot.logits.clone(), decode: None })
+        Ok(Sequence {
+            state,
+            position: snapshot.position,
+            logits: snapshot.logits.clone(),
+            decode: None,
+        })
     }
 
     fn copy(&mut self, from: &State, tokens: usize, capacity: usize) -> Result<State, GpuError> {
@@ -286,7 +335,7 @@ impl<D: Device> GpuModel<D> {
         Ok(state)
     }
 
-    fn graph(&self) -> Model<'_> {
+    pub(crate) fn graph(&self) -> Model<'_> {
         Model {
             config: &self.config,
             weights: &self.weights,
@@ -297,18 +346,25 @@ impl<D: Device> GpuModel<D> {
     }
 
     /// Checks tokens that are to be appended, and makes room for them.
-    fn make_room(&mut self, sequence: &mut Sequence, tokens: &[u32]) -> Result<(), GpuError> {
+    pub(crate) fn make_room(&mut self, sequence: &mut Sequence, tokens: &[u32]) -> Result<(), GpuError> {
         empty(&self.bin, &mut self.device);
         let vocab = self.config.vocab_size;
         if let Some(token) = tokens.iter().find(|&&token| token as usize >= vocab) {
-            return Err(GpuError::Invalid(format!("token {token} is not below the vocabulary's {vocab}")));
+            return Err(GpuError::Invalid(format!(
+                "token {token} is not below the vocabulary's {vocab}"
+            )));
         }
         let needed = sequence.position + tokens.len();
         if needed > self.context_limit() {
-            return Err(GpuError::Invalid(format!("{needed} tokens are more than the context of {}", self.context_limit())));
+            return Err(GpuError::Invalid(format!(
+                "{needed} tokens are more than the context of {}",
+                self.context_limit()
+            )));
         }
         if needed > sequence.state.capacity {
-            sequence.state.discard(sequence.decode.take().map(|(_, recording)| recording));
+            sequence
+                .state
+                .discard(sequence.decode.take().map(|(_, recording)| recording));
             let capacity = capacity_for(needed, self.context_limit());
             sequence.state.grow(&mut self.device, sequence.position, capacity)?;
         }
@@ -333,7 +389,9 @@ impl<D: Device> GpuModel<D> {
 }
 
 fn floats(bytes: &[u8]) -> impl Iterator<Item = f32> + '_ {
-    bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+    bytes
+        .chunks_exact(4)
+        .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
 }
 
 /// Room that a sequence of `tokens` tokens has.
@@ -350,7 +408,9 @@ fn expanded_bytes(weights: &GpuWeights) -> usize {
             GpuMixer::DeltaNet(w) => (bytes(&w.qkv) + bytes(&w.z) + bytes(&w.b) + bytes(&w.a)).max(bytes(&w.out)),
         };
         let mlp = |m: &crate::weights::GpuMlp| (bytes(&m.gate) + bytes(&m.up)).max(bytes(&m.down));
-        mixer.max(mlp(&layer.shared)).max(layer.routed.map_or(0, |routed| mlp(&routed.experts)))
+        mixer
+            .max(mlp(&layer.shared))
+            .max(layer.routed.map_or(0, |routed| mlp(&routed.experts)))
     };
     weights.layers.iter().map(layer).max().unwrap_or(0)
 }

@@ -41,4 +41,6 @@ params! {
     GemmParams: 3 + 3 * 4 + 2 + 4 * ENCODING;
     MoeParams: 8;
     DequantizeParams: 2 + ENCODING;
+    SampleParams: 11;
+    SampleSlices: 1;
 }

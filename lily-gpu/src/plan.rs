@@ -5,13 +5,16 @@ use serde::Serialize;
 
 use crate::error::GpuError;
 use crate::graph::decode::decode_pass;
+use crate::graph::sample::SamplerSlices;
 use crate::graph::scratch::{MlpShape, Scratch};
 use crate::graph::{LayerState, Model, StateSlices};
+use crate::params::SampleParams;
 use crate::pass::Pass;
 use crate::policy;
 use crate::switches::Switches;
 use crate::weights::{
-    GpuAttention, GpuDeltaNet, GpuLayer, GpuMatrix, GpuMixer, GpuMlp, GpuRouted, GpuWeights, Imagined, describe_encoding, form,
+    GpuAttention, GpuDeltaNet, GpuLayer, GpuMatrix, GpuMixer, GpuMlp, GpuRouted, GpuWeights, Imagined,
+    describe_encoding, form,
 };
 
 /// The launches of one pass.
@@ -58,12 +61,17 @@ impl Plan {
                 }
             }));
         }
-        Plan { context, dispatches: launches.len(), stages: pass.stage_count(), launches }
+        Plan {
+            context,
+            dispatches: launches.len(),
+            stages: pass.stage_count(),
+            launches,
+        }
     }
 }
 
 /// The decode pass of a model of this shape in the published encoding (4-bit affine, router and shared expert's gate 8-bit, groups of 64) at
-/// `context` tokens, up to the logits.
+/// `context` tokens, with the greedy choice of the next token.
 ///
 /// # Errors
 /// Where the model has a shape that no kernel takes.
@@ -75,7 +83,10 @@ pub fn decode_plan(config: &ModelConfig, context: usize, switches: &Switches) ->
     let layers = config.layers.iter().map(|kind| match kind {
         LayerKind::Attention => {
             let bytes = context * config.attention.kv_heads * config.attention.head_dim * 2;
-            LayerState::Attention { k: imagined.slice(bytes), v: imagined.slice(bytes) }
+            LayerState::Attention {
+                k: imagined.slice(bytes),
+                v: imagined.slice(bytes),
+            }
         }
         LayerKind::DeltaNet => {
             let d = &config.delta_net;
@@ -85,19 +96,45 @@ pub fn decode_plan(config: &ModelConfig, context: usize, switches: &Switches) ->
             }
         }
     });
-    let state = StateSlices { layers: layers.collect(), step: imagined.slice(16) };
+    let state = StateSlices {
+        layers: layers.collect(),
+        step: imagined.slice(16),
+    };
     let route = policy::attention_route(config, context, switches);
-    let model = Model { config, weights: &weights, scratch: &scratch, switches, expanded: None };
-    Ok(Plan::of(&decode_pass(model, &state, route), context))
+    let sampler = SamplerSlices {
+        params: imagined.slice(size_of::<SampleParams>()),
+        log: imagined.slice(4),
+        history: None,
+        bias: None,
+        adjusted: None,
+        largest: imagined.slice(policy::SAMPLE_SLICES * 12),
+        greedy: true,
+    };
+    let model = Model {
+        config,
+        weights: &weights,
+        scratch: &scratch,
+        switches,
+        expanded: None,
+    };
+    Ok(Plan::of(&decode_pass(model, &state, route, Some(&sampler)), context))
 }
 
 /// The weights of a published checkpoint of this shape, without their bytes.
 fn published(config: &ModelConfig, imagined: &mut Imagined) -> GpuWeights {
     let hidden = config.hidden_size;
     let (a, d, mlp) = (&config.attention, &config.delta_net, MlpShape::of(config));
-    let (queries, kv, values) = (a.heads * a.head_dim, a.kv_heads * a.head_dim, d.value_heads * d.value_dim);
+    let (queries, kv, values) = (
+        a.heads * a.head_dim,
+        a.kv_heads * a.head_dim,
+        d.value_heads * d.value_dim,
+    );
     let mut matrix = |count: usize, rows: usize, cols: usize, bits: u32| {
-        let encoding = StoredEncoding::Affine { bits, group_size: 64, scale_type: FloatType::Bf16 };
+        let encoding = StoredEncoding::Affine {
+            bits,
+            group_size: 64,
+            scale_type: FloatType::Bf16,
+        };
         let groups = count * rows * cols / 64;
         GpuMatrix {
             count,
@@ -111,7 +148,11 @@ fn published(config: &ModelConfig, imagined: &mut Imagined) -> GpuWeights {
         }
     };
     let embedding = matrix(1, config.vocab_size, hidden, 4);
-    let output = if config.tie_word_embeddings { embedding } else { matrix(1, config.vocab_size, hidden, 4) };
+    let output = if config.tie_word_embeddings {
+        embedding
+    } else {
+        matrix(1, config.vocab_size, hidden, 4)
+    };
     let mut layers = Vec::with_capacity(config.layers.len());
     let vector = |numbers: usize, imagined: &mut Imagined| imagined.slice(numbers * 4);
     let mut parts = Vec::with_capacity(config.layers.len());
@@ -177,7 +218,14 @@ fn published(config: &ModelConfig, imagined: &mut Imagined) -> GpuWeights {
         });
     }
     let (norm, frequencies) = (vector(hidden, imagined), vector(a.rotary_dim / 2, imagined));
-    GpuWeights { embedding, layers, norm, output, frequencies, bytes: 0 }
+    GpuWeights {
+        embedding,
+        layers,
+        norm,
+        output,
+        frequencies,
+        bytes: 0,
+    }
 }
 
 #[cfg(test)]
@@ -187,14 +235,37 @@ mod tests {
     use super::*;
 
     fn qwen() -> ModelConfig {
-        let kind = |layer: usize| if layer % 4 == 3 { LayerKind::Attention } else { LayerKind::DeltaNet };
+        let kind = |layer: usize| {
+            if layer % 4 == 3 {
+                LayerKind::Attention
+            } else {
+                LayerKind::DeltaNet
+            }
+        };
         ModelConfig {
             hidden_size: 2048,
             vocab_size: 248_320,
             layers: (0..40).map(kind).collect(),
-            attention: AttentionConfig { heads: 16, kv_heads: 2, head_dim: 256, rotary_dim: 64, rope_theta: 1e7 },
-            delta_net: DeltaNetConfig { key_heads: 16, value_heads: 32, key_dim: 128, value_dim: 128, conv_kernel: 4 },
-            mlp: MlpConfig::Moe { experts: 256, top_k: 8, intermediate: 512, shared_intermediate: 512 },
+            attention: AttentionConfig {
+                heads: 16,
+                kv_heads: 2,
+                head_dim: 256,
+                rotary_dim: 64,
+                rope_theta: 1e7,
+            },
+            delta_net: DeltaNetConfig {
+                key_heads: 16,
+                value_heads: 32,
+                key_dim: 128,
+                value_dim: 128,
+                conv_kernel: 4,
+            },
+            mlp: MlpConfig::Moe {
+                experts: 256,
+                top_k: 8,
+                intermediate: 512,
+                shared_intermediate: 512,
+            },
             rms_norm_eps: 1e-6,
             tie_word_embeddings: false,
             max_position_embeddings: 262_144,
@@ -205,15 +276,22 @@ mod tests {
     fn six_stages_a_delta_net_layer_and_eight_an_attention_layer() {
         for context in [1, 4096, 131_072] {
             let plan = decode_plan(&qwen(), context, &Switches::default()).unwrap();
-            // the embedding, 30 layers of 6 stages, 10 of 8, and the logits
-            assert_eq!((plan.dispatches, plan.stages), (262, 262), "{context}");
+            // the embedding, 30 layers of 6 stages, 10 of 8, the logits, and two for the next token
+            assert_eq!((plan.dispatches, plan.stages), (264, 264), "{context}");
         }
     }
 
     #[test]
     fn every_fusion_saves_stages_or_dispatches() {
         let all_on = decode_plan(&qwen(), 4096, &Switches::default()).unwrap();
-        for name in ["fused-norm", "merged-projections", "fused-top-k", "fused-swiglu", "fused-combine", "fused-delta"] {
+        for name in [
+            "fused-norm",
+            "merged-projections",
+            "fused-top-k",
+            "fused-swiglu",
+            "fused-combine",
+            "fused-delta",
+        ] {
             let plan = decode_plan(&qwen(), 4096, &Switches::default().without(name).unwrap()).unwrap();
             assert!(plan.dispatches > all_on.dispatches, "{name}");
             assert!(plan.stages >= all_on.stages, "{name}");

@@ -14,6 +14,8 @@ pub const GEMV_SIMDGROUPS: usize = 8;
 pub const GEMV_TOKENS: usize = 4;
 /// Rows of the input that a prefill attention threadgroup may read past the end of the queries.
 pub const ATTENTION_PREFILL_ROWS: usize = 64;
+/// Slices of the vocabulary whose largest logits are found side by side.
+pub const SAMPLE_SLICES: usize = 64;
 /// From this context on, attention is split into blocks of a fixed number of keys.
 pub const FIXED_BLOCK_CONTEXT: usize = 32_768;
 /// Keys of such a block.
@@ -62,7 +64,11 @@ pub struct Tile {
 }
 
 const fn tile(rows: usize, columns: usize, simdgroups: usize) -> Tile {
-    Tile { rows, columns, simdgroups }
+    Tile {
+        rows,
+        columns,
+        simdgroups,
+    }
 }
 
 /// The tile of a dense product with `m` rows of input and `n` rows of weights.
@@ -115,11 +121,19 @@ pub fn attention_route(config: &ModelConfig, context: usize, switches: &Switches
     };
     if switches.fixed_block_attention && context >= FIXED_BLOCK_CONTEXT {
         let splits = context_bucket(context) / FIXED_BLOCK_KEYS;
-        return AttentionRoute { packed_heads, splits, split_keys: FIXED_BLOCK_KEYS };
+        return AttentionRoute {
+            packed_heads,
+            splits,
+            split_keys: FIXED_BLOCK_KEYS,
+        };
     }
     // 256 keys keep eight simdgroups of 32 lanes busy; more splits than 32 cost more in the reduction than they give
     let splits = (context_bucket(context) / 256).clamp(1, 32);
-    AttentionRoute { packed_heads, splits, split_keys: 0 }
+    AttentionRoute {
+        packed_heads,
+        splits,
+        split_keys: 0,
+    }
 }
 
 /// Contexts up to this many tokens use the same decode pass as `context`: powers of two from 256 on, so that a pass is recorded seldom.
@@ -155,7 +169,9 @@ pub const MAX_CHUNK: usize = 2048;
 /// Tokens of a chunk that starts at `position`: bounded, so that no command buffer holds the GPU for long.
 pub fn chunk_for_context(max_chunk: usize, position: usize) -> usize {
     // above 32K tokens a chunk of 2,048 spends most of its time in attention, which grows with the position
-    let halvings = (position / FIXED_BLOCK_CONTEXT).checked_ilog2().map_or(0, |log| log + 1);
+    let halvings = (position / FIXED_BLOCK_CONTEXT)
+        .checked_ilog2()
+        .map_or(0, |log| log + 1);
     (max_chunk >> halvings.min(3)).max(256.min(max_chunk))
 }
 
@@ -168,20 +184,69 @@ pub fn check_shape(config: &ModelConfig) -> Result<(), GpuError> {
         if ok {
             return Ok(());
         }
-        Err(GpuError::Unsupported { what: what.into(), expected: expected.into(), found: found.to_string() })
+        Err(GpuError::Unsupported {
+            what: what.into(),
+            expected: expected.into(),
+            found: found.to_string(),
+        })
     };
     let (a, d) = (&config.attention, &config.delta_net);
-    limit(config.hidden_size % 32 == 0, "hidden_size", "a multiple of 32", config.hidden_size)?;
-    limit(a.head_dim % 32 == 0 && a.head_dim <= 512, "head_dim", "a multiple of 32 up to 512", a.head_dim)?;
-    limit(a.rotary_dim <= a.head_dim && a.rotary_dim % 2 == 0, "rotary dimensions", "an even number up to head_dim", a.rotary_dim)?;
-    limit(a.heads % a.kv_heads == 0, "num_attention_heads", "a multiple of num_key_value_heads", a.heads)?;
-    limit(d.key_dim % 32 == 0 && d.key_dim <= 256, "linear_key_head_dim", "a multiple of 32 up to 256", d.key_dim)?;
-    limit(d.value_dim % 32 == 0 && d.value_dim <= 256, "linear_value_head_dim", "a multiple of 32 up to 256", d.value_dim)?;
-    limit(d.value_heads % d.key_heads == 0, "linear_num_value_heads", "a multiple of linear_num_key_heads", d.value_heads)?;
-    limit(d.conv_kernel >= 1, "linear_conv_kernel_dim", "at least 1", d.conv_kernel)?;
+    limit(
+        config.hidden_size % 32 == 0,
+        "hidden_size",
+        "a multiple of 32",
+        config.hidden_size,
+    )?;
+    limit(
+        a.head_dim % 32 == 0 && a.head_dim <= 512,
+        "head_dim",
+        "a multiple of 32 up to 512",
+        a.head_dim,
+    )?;
+    limit(
+        a.rotary_dim <= a.head_dim && a.rotary_dim % 2 == 0,
+        "rotary dimensions",
+        "an even number up to head_dim",
+        a.rotary_dim,
+    )?;
+    limit(
+        a.heads % a.kv_heads == 0,
+        "num_attention_heads",
+        "a multiple of num_key_value_heads",
+        a.heads,
+    )?;
+    limit(
+        d.key_dim % 32 == 0 && d.key_dim <= 256,
+        "linear_key_head_dim",
+        "a multiple of 32 up to 256",
+        d.key_dim,
+    )?;
+    limit(
+        d.value_dim % 32 == 0 && d.value_dim <= 256,
+        "linear_value_head_dim",
+        "a multiple of 32 up to 256",
+        d.value_dim,
+    )?;
+    limit(
+        d.value_heads % d.key_heads == 0,
+        "linear_num_value_heads",
+        "a multiple of linear_num_key_heads",
+        d.value_heads,
+    )?;
+    limit(
+        d.conv_kernel >= 1,
+        "linear_conv_kernel_dim",
+        "at least 1",
+        d.conv_kernel,
+    )?;
     if let lily_model::MlpConfig::Moe { experts, top_k, .. } = config.mlp {
         limit(experts <= 512, "num_experts", "up to 512", experts)?;
-        limit((1..=32).contains(&top_k) && top_k <= experts, "num_experts_per_tok", "1 to 32", top_k)?;
+        limit(
+            (1..=32).contains(&top_k) && top_k <= experts,
+            "num_experts_per_tok",
+            "1 to 32",
+            top_k,
+        )?;
     }
     Ok(())
 }

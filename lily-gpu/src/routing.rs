@@ -19,7 +19,10 @@ impl HostRouting<'_> {
         let (mlp, s) = (MlpShape::of(self.config), self.scratch);
         let mut bytes = vec![0; self.rows * mlp.experts * 4];
         device.read(s.router_logits.part(0, bytes.len()), &mut bytes)?;
-        let logits: Vec<f32> = bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+        let logits: Vec<f32> = bytes
+            .chunks_exact(4)
+            .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+            .collect();
 
         let mut experts = Vec::with_capacity(self.rows * mlp.top_k);
         let mut chosen_logits = Vec::with_capacity(self.rows * mlp.top_k);
@@ -37,7 +40,10 @@ impl HostRouting<'_> {
         let mut first = 0;
         while first < sorted.len() {
             let expert = experts[sorted[first] as usize];
-            let same = sorted[first..].iter().take_while(|&&entry| experts[entry as usize] == expert).count();
+            let same = sorted[first..]
+                .iter()
+                .take_while(|&&entry| experts[entry as usize] == expert)
+                .count();
             let rows = same.min(self.tile_rows);
             blocks.extend([expert, first as u32, rows as u32]);
             first += rows;

@@ -22,7 +22,9 @@ pub(crate) type Bin = Arc<Mutex<Leftovers>>;
 /// Gives back what dropped sequences held.
 pub(crate) fn empty(bin: &Bin, device: &mut impl Device) {
     let left = std::mem::take(&mut *bin.lock().unwrap_or_else(PoisonError::into_inner));
-    left.recordings.into_iter().for_each(|recording| device.discard(recording));
+    left.recordings
+        .into_iter()
+        .for_each(|recording| device.discard(recording));
     left.buffers.into_iter().for_each(|buffer| device.release(buffer));
 }
 
@@ -46,13 +48,21 @@ pub(crate) struct State {
 
 /// Bytes of state that do not grow with the context.
 pub(crate) fn fixed_bytes(config: &ModelConfig) -> usize {
-    let layers = config.layers.iter().filter(|&&kind| kind == LayerKind::DeltaNet).count();
+    let layers = config
+        .layers
+        .iter()
+        .filter(|&&kind| kind == LayerKind::DeltaNet)
+        .count();
     layers * (ring_bytes(config) + state_bytes(config)) + size_of::<StepState>()
 }
 
 /// Bytes of KV that one token takes in all layers.
 pub(crate) fn kv_bytes(config: &ModelConfig) -> usize {
-    let layers = config.layers.iter().filter(|&&kind| kind == LayerKind::Attention).count();
+    let layers = config
+        .layers
+        .iter()
+        .filter(|&&kind| kind == LayerKind::Attention)
+        .count();
     layers * 2 * token_bytes(config)
 }
 
@@ -72,12 +82,22 @@ fn token_bytes(config: &ModelConfig) -> usize {
 
 impl State {
     /// The state at position 0, with room for `capacity` tokens.
-    pub fn new(device: &mut impl Device, config: &ModelConfig, kinds: &Arc<[LayerKind]>, capacity: usize, bin: &Bin) -> Result<State, GpuError> {
+    pub fn new(
+        device: &mut impl Device,
+        config: &ModelConfig,
+        kinds: &Arc<[LayerKind]>,
+        capacity: usize,
+        bin: &Bin,
+    ) -> Result<State, GpuError> {
         let mut state = State {
             kv: Vec::new(),
             rings: Vec::new(),
             states: Vec::new(),
-            step: Slice { buffer: BufferId(u32::MAX), offset: 0, len: 0 },
+            step: Slice {
+                buffer: BufferId(u32::MAX),
+                offset: 0,
+                len: 0,
+            },
             kinds: kinds.clone(),
             capacity,
             token_bytes: token_bytes(config),
@@ -108,10 +128,18 @@ impl State {
             let len = tokens * self.token_bytes;
             if len > 0 {
                 device.copy(from.part(0, len), to.part(0, len))?;
-                device.copy(from.part(other.capacity * self.token_bytes, len), to.part(self.capacity * self.token_bytes, len))?;
+                device.copy(
+                    from.part(other.capacity * self.token_bytes, len),
+                    to.part(self.capacity * self.token_bytes, len),
+                )?;
             }
         }
-        for (to, from) in self.rings.iter().chain(&self.states).zip(other.rings.iter().chain(&other.states)) {
+        for (to, from) in self
+            .rings
+            .iter()
+            .chain(&self.states)
+            .zip(other.rings.iter().chain(&other.states))
+        {
             device.copy(*from, *to)?;
         }
         Ok(())
@@ -124,7 +152,10 @@ impl State {
             let (old, len) = (self.kv[index], tokens * self.token_bytes);
             if len > 0 {
                 device.copy(old.part(0, len), larger.part(0, len))?;
-                device.copy(old.part(self.capacity * self.token_bytes, len), larger.part(capacity * self.token_bytes, len))?;
+                device.copy(
+                    old.part(self.capacity * self.token_bytes, len),
+                    larger.part(capacity * self.token_bytes, len),
+                )?;
             }
             self.kv[index] = larger;
             device.release(old.buffer);
@@ -138,45 +169,80 @@ impl State {
         let (mut kv, mut delta) = (self.kv.iter(), self.rings.iter().zip(&self.states));
         let half = self.capacity * self.token_bytes;
         let layers = self.kinds.iter().filter_map(|kind| match kind {
-            LayerKind::Attention => {
-                kv.next().map(|slice| LayerState::Attention { k: slice.part(0, half), v: slice.part(half, half) })
-            }
-            LayerKind::DeltaNet => {
-                delta.next().map(|(&ring, &state)| LayerState::DeltaNet { ring, state })
-            }
+            LayerKind::Attention => kv.next().map(|slice| LayerState::Attention {
+                k: slice.part(0, half),
+                v: slice.part(half, half),
+            }),
+            LayerKind::DeltaNet => delta.next().map(|(&ring, &state)| LayerState::DeltaNet { ring, state }),
         });
-        StateSlices { layers: layers.collect(), step: self.step }
+        StateSlices {
+            layers: layers.collect(),
+            step: self.step,
+        }
     }
 
-    /// Sets what the next pass takes in.
-    pub fn write_step(&self, device: &mut impl Device, token: u32, position: usize) -> Result<(), GpuError> {
-        let step = StepState { token, position: position as u32, sampled: 0, failed: 0 };
+    /// Sets what the next pass takes in; `sampled` tokens of the reply are chosen.
+    pub fn write_step(
+        &self,
+        device: &mut impl Device,
+        token: u32,
+        position: usize,
+        sampled: u32,
+    ) -> Result<(), GpuError> {
+        let step = StepState {
+            token,
+            position: position as u32,
+            sampled,
+            failed: 0,
+        };
         device.write(self.step, &step.bytes())
     }
 
     fn buffers(&self) -> impl Iterator<Item = Slice> + '_ {
-        self.kv.iter().chain(&self.rings).chain(&self.states).chain([&self.step]).copied()
+        self.kv
+            .iter()
+            .chain(&self.rings)
+            .chain(&self.states)
+            .chain([&self.step])
+            .copied()
     }
 
     /// Identity and bytes of each piece of memory.
     pub fn memory(&self, piece: &mut dyn FnMut(usize, usize)) {
-        self.buffers().for_each(|slice| piece(slice.buffer.0 as usize, slice.len));
+        self.buffers()
+            .for_each(|slice| piece(slice.buffer.0 as usize, slice.len));
     }
 
     /// Leaves a recording for the model to discard.
     pub fn discard(&self, recordings: impl IntoIterator<Item = RecordingId>) {
-        self.bin.lock().unwrap_or_else(PoisonError::into_inner).recordings.extend(recordings);
+        self.bin
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .recordings
+            .extend(recordings);
     }
 }
 
 impl Drop for State {
     fn drop(&mut self) {
-        let buffers: Vec<BufferId> = self.buffers().filter(|slice| slice.len > 0).map(|slice| slice.buffer).collect();
-        self.bin.lock().unwrap_or_else(PoisonError::into_inner).buffers.extend(buffers);
+        let buffers: Vec<BufferId> = self
+            .buffers()
+            .filter(|slice| slice.len > 0)
+            .map(|slice| slice.buffer)
+            .collect();
+        self.bin
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .buffers
+            .extend(buffers);
     }
 }
 
 fn allocate(device: &mut impl Device, label: &str, bytes: usize) -> Result<Slice, GpuError> {
     let buffer = device.allocate(label, bytes, Memory::Device)?;
-    Ok(Slice { buffer, offset: 0, len: bytes })
+    Ok(Slice {
+        buffer,
+        offset: 0,
+        len: bytes,
+    })
 }

@@ -64,8 +64,18 @@ mod tests {
     #[test]
     fn every_switch_can_be_turned_off() {
         for (name, _) in Switches::ALL {
-            assert_ne!(Switches::default().without(name).unwrap(), Switches::default(), "{name}");
+            assert_ne!(
+                Switches::default().without(name).unwrap(),
+                Switches::default(),
+                "{name}"
+            );
         }
-        assert!(Switches::default().without("speed").unwrap_err().to_string().contains("gqa-packing"));
+        assert!(
+            Switches::default()
+                .without("speed")
+                .unwrap_err()
+                .to_string()
+                .contains("gqa-packing")
+        );
     }
 }

@@ -183,7 +183,11 @@ pub struct Upload<'a, D> {
 impl<D: Device> Placer for Upload<'_, D> {
     fn place(&mut self, label: &str, bytes: &[u8]) -> Result<Slice, GpuError> {
         let buffer = self.device.allocate(label, bytes.len(), Memory::Device)?;
-        let slice = Slice { buffer, offset: 0, len: bytes.len() };
+        let slice = Slice {
+            buffer,
+            offset: 0,
+            len: bytes.len(),
+        };
         self.device.write(slice, bytes)?;
         (self.progress)(bytes.len());
         Ok(slice)
@@ -206,7 +210,11 @@ impl Imagined {
     /// A slice of `len` bytes of a new buffer.
     pub fn slice(&mut self, len: usize) -> Slice {
         self.next += 1;
-        Slice { buffer: BufferId(u32::MAX - self.next), offset: 0, len }
+        Slice {
+            buffer: BufferId(u32::MAX - self.next),
+            offset: 0,
+            len,
+        }
     }
 }
 
@@ -239,14 +247,28 @@ pub fn describe_encoding(encoding: StoredEncoding) -> Encoding {
         StoredEncoding::Mxfp8 => (3, BFLOAT, 1.0),
         StoredEncoding::Float(float) => (4 + float_type(float), BFLOAT, 1.0),
     };
-    Encoding { kind, bits, group_size, scale_type, global_scale }
+    Encoding {
+        kind,
+        bits,
+        group_size,
+        scale_type,
+        global_scale,
+    }
 }
 
 /// The kernels that read a matrix of this encoding.
 pub fn form(encoding: StoredEncoding) -> Form {
     match encoding {
-        StoredEncoding::Affine { bits: 4, group_size: 64, scale_type: FloatType::Bf16 } => Form::Q4,
-        StoredEncoding::Affine { bits: 8, group_size: 64, scale_type: FloatType::Bf16 } => Form::Q8,
+        StoredEncoding::Affine {
+            bits: 4,
+            group_size: 64,
+            scale_type: FloatType::Bf16,
+        } => Form::Q4,
+        StoredEncoding::Affine {
+            bits: 8,
+            group_size: 64,
+            scale_type: FloatType::Bf16,
+        } => Form::Q8,
         StoredEncoding::Float(FloatType::Bf16) => Form::Bf16,
         _ => Form::Any,
     }
@@ -282,7 +304,13 @@ impl Placing<'_> {
             });
         }
         let codes = self.shared(&matrix.name, &matrix.codes)?;
-        let mut other = |bytes: &Bytes| if bytes.is_empty() { Ok(codes) } else { self.shared(&matrix.name, bytes) };
+        let mut other = |bytes: &Bytes| {
+            if bytes.is_empty() {
+                Ok(codes)
+            } else {
+                self.shared(&matrix.name, bytes)
+            }
+        };
         Ok(GpuMatrix {
             count: matrix.count,
             rows: matrix.rows,
@@ -300,7 +328,11 @@ impl Placing<'_> {
     }
 
     fn mlp(&mut self, mlp: &lily_model::GatedMlp) -> Result<GpuMlp, GpuError> {
-        Ok(GpuMlp { gate: self.matrix(&mlp.gate)?, up: self.matrix(&mlp.up)?, down: self.matrix(&mlp.down)? })
+        Ok(GpuMlp {
+            gate: self.matrix(&mlp.gate)?,
+            up: self.matrix(&mlp.up)?,
+            down: self.matrix(&mlp.down)?,
+        })
     }
 
     fn mixer(&mut self, index: usize, mixer: &Mixer) -> Result<GpuMixer, GpuError> {
@@ -364,7 +396,14 @@ impl GpuWeights {
         let norm = p.vector("norm", &weights.norm)?;
         let frequencies: Vec<u8> = frequencies(config).iter().flat_map(|f| f.to_le_bytes()).collect();
         let frequencies = p.place("rotary frequencies", &frequencies)?;
-        Ok(GpuWeights { embedding, layers, norm, output, frequencies, bytes: p.bytes })
+        Ok(GpuWeights {
+            embedding,
+            layers,
+            norm,
+            output,
+            frequencies,
+            bytes: p.bytes,
+        })
     }
 
     /// The layers' kinds, first layer first.

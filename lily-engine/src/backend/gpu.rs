@@ -20,7 +20,10 @@ impl<D: Device> Backend for GpuModel<D> {
 
     fn device(&self) -> DeviceInfo {
         let device = self.describe();
-        DeviceInfo { kind: device.kind.into(), description: device.description }
+        DeviceInfo {
+            kind: device.kind.into(),
+            description: device.description,
+        }
     }
 
     fn vocab_size(&self) -> usize {

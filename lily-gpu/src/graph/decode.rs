@@ -2,14 +2,21 @@
 
 use crate::device::Slice;
 use crate::graph::products::Output;
+use crate::graph::sample::SamplerSlices;
 use crate::graph::{Graph, LayerState, Model, StateSlices};
 use crate::params::AttentionDecodeParams;
 use crate::pass::{Dispatch, Pass};
 use crate::policy::{self, AttentionRoute};
 use crate::weights::{GpuAttention, GpuDeltaNet, GpuMixer};
 
-/// The pass that takes in the step state's token and leaves its logits in the first row of `scratch.logits`, with attention by `route`.
-pub fn decode_pass(model: Model<'_>, state: &StateSlices, route: AttentionRoute) -> Pass {
+/// The pass that takes in the step state's token and leaves its logits in the first row of `scratch.logits`, with attention by `route`; with a
+/// sampler, it also leaves the next token in the step state.
+pub fn decode_pass(
+    model: Model<'_>,
+    state: &StateSlices,
+    route: AttentionRoute,
+    sampler: Option<&SamplerSlices>,
+) -> Pass {
     let mut g = Graph::new(model, state.step);
     g.embed(1, true);
     for (index, (layer, &kept)) in model.weights.layers.iter().zip(&state.layers).enumerate() {
@@ -26,6 +33,9 @@ pub fn decode_pass(model: Model<'_>, state: &StateSlices, route: AttentionRoute)
         g.mlp_decode(&label, layer);
     }
     g.logits(0, 1);
+    if let Some(sampler) = sampler {
+        g.sample(sampler);
+    }
     g.pass
 }
 
@@ -47,7 +57,10 @@ impl Graph<'_> {
         let heads = policy::delta_heads(self.config).filter(|_| self.switches.fused_delta);
         let qkv = match heads {
             // straight into the ring: the recurrence then needs no copy of its raw inputs
-            Some(_) => Output { ring: d.conv_kernel, ..Output::bfloat(w.qkv, ring) },
+            Some(_) => Output {
+                ring: d.conv_kernel,
+                ..Output::bfloat(w.qkv, ring)
+            },
             None => Output::bfloat(w.qkv, s.raw.part(0, self.raw_bytes())),
         };
         let outputs = [
@@ -61,7 +74,11 @@ impl Graph<'_> {
             Some(heads) => self.delta_decode(label, w, ring, state, heads),
             None => self.delta_chunk(label, w, ring, state, 1),
         }
-        self.mixer_output(label, Output::float(w.out, Self::rows(s.x, 1, self.config.hidden_size, 4)), values);
+        self.mixer_output(
+            label,
+            Output::float(w.out, Self::rows(s.x, 1, self.config.hidden_size, 4)),
+            values,
+        );
     }
 
     fn mixer_output(&mut self, label: &str, output: Output, width: usize) {
@@ -69,7 +86,14 @@ impl Graph<'_> {
         self.gemv(&format!("{label} output"), x, &[output], true);
     }
 
-    fn attention_decode(&mut self, label: &str, w: &GpuAttention, norm: Slice, (k, v): (Slice, Slice), route: AttentionRoute) {
+    fn attention_decode(
+        &mut self,
+        label: &str,
+        w: &GpuAttention,
+        norm: Slice,
+        (k, v): (Slice, Slice),
+        route: AttentionRoute,
+    ) {
         let (s, a) = (self.scratch, &self.config.attention);
         let (queries, kv) = (a.heads * a.head_dim, a.kv_heads * a.head_dim);
         let outputs = [
@@ -80,7 +104,11 @@ impl Graph<'_> {
         self.normed_products(label, norm, &outputs);
         self.attention_prepare(label, w, k, v, 1);
         self.attention_rows(label, (k, v), 1, route);
-        self.mixer_output(label, Output::float(w.o, Self::rows(s.x, 1, self.config.hidden_size, 4)), queries);
+        self.mixer_output(
+            label,
+            Output::float(w.o, Self::rows(s.x, 1, self.config.hidden_size, 4)),
+            queries,
+        );
     }
 
     /// Attention of single query rows, and the reduction of its splits into `scratch.mix`.
@@ -98,10 +126,13 @@ impl Graph<'_> {
         let partial = Self::rows(s.partial, rows * route.splits, queries, 4);
         let extent = Self::rows(s.extent, rows * route.splits, a.heads * 2, 4);
         let dispatch = match route.packed_heads {
-            Some(packed) => Dispatch::new(format!("attention_decode_{}_h{packed}", a.head_dim), format!("{label} attention"))
-                .constant(0, self.switches.coalesced_kv)
-                .grid(a.heads / packed, route.splits, rows)
-                .threads(256),
+            Some(packed) => Dispatch::new(
+                format!("attention_decode_{}_h{packed}", a.head_dim),
+                format!("{label} attention"),
+            )
+            .constant(0, self.switches.coalesced_kv)
+            .grid(a.heads / packed, route.splits, rows)
+            .threads(256),
             None => Dispatch::new("attention_decode_general", format!("{label} attention"))
                 .grid(a.heads, route.splits, rows)
                 .threads(32),

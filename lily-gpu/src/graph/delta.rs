@@ -56,9 +56,15 @@ impl Graph<'_> {
         let (d, s) = (&self.config.delta_net, self.scratch);
         let (keys, values) = (d.key_heads * d.key_dim, d.value_heads * d.value_dim);
         let raw = Self::rows(s.raw, rows, d.conv_channels(), 2);
-        let (q, k) = (Self::rows(s.delta_q, rows, keys, 2), Self::rows(s.delta_k, rows, keys, 2));
+        let (q, k) = (
+            Self::rows(s.delta_q, rows, keys, 2),
+            Self::rows(s.delta_k, rows, keys, 2),
+        );
         let v = Self::rows(s.delta_v, rows, values, 2);
-        let (decay, beta) = (Self::rows(s.decay, rows, d.value_heads, 4), Self::rows(s.beta, rows, d.value_heads, 4));
+        let (decay, beta) = (
+            Self::rows(s.decay, rows, d.value_heads, 4),
+            Self::rows(s.beta, rows, d.value_heads, 4),
+        );
         let o = Self::rows(s.delta_o, rows, values, 2);
         let params = self.delta_params(rows);
         self.pass.push(
@@ -98,7 +104,16 @@ impl Graph<'_> {
                 .grid(d.value_dim, d.value_heads, 1)
                 .threads(32),
         };
-        self.pass.push(scan.read(q).read(k).read(v).read(decay).read(beta).update(state).write(o).params(&params));
+        self.pass.push(
+            scan.read(q)
+                .read(k)
+                .read(v)
+                .read(decay)
+                .read(beta)
+                .update(state)
+                .write(o)
+                .params(&params),
+        );
         self.pass.push(
             Dispatch::new("delta_norm", format!("{label} gated norm"))
                 .read(o)

@@ -5,6 +5,7 @@ mod delta;
 mod moe;
 pub mod prefill;
 mod products;
+pub mod sample;
 pub mod scratch;
 
 use lily_model::ModelConfig;
@@ -118,7 +119,10 @@ impl<'a> Graph<'a> {
     /// RMSNorm of the first `rows` rows of the residual stream, to bfloat or, with `float`, to f32.
     fn rms_norm(&mut self, label: &str, norm: Slice, rows: usize, y: Slice, float: bool) {
         let hidden = self.config.hidden_size;
-        let params = RmsNormParams { k: hidden as u32, eps: self.config.rms_norm_eps };
+        let params = RmsNormParams {
+            k: hidden as u32,
+            eps: self.config.rms_norm_eps,
+        };
         self.pass.push(
             Dispatch::new("rms_norm", format!("{label} norm"))
                 .constant(0, float)

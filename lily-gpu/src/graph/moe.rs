@@ -44,8 +44,13 @@ impl Graph<'_> {
             .read(Self::rows(s.router_logits, rows, mlp.experts, 4))
             .write(Self::rows(s.route_experts, rows, mlp.top_k, 4))
             .write(Self::rows(s.route_logits, rows, mlp.top_k, 4));
-        let dispatch = if count { dispatch.update(s.counts) } else { dispatch.unused() };
-        self.pass.push(dispatch.params(&params).grid(rows.div_ceil(8), 1, 1).threads(256));
+        let dispatch = if count {
+            dispatch.update(s.counts)
+        } else {
+            dispatch.unused()
+        };
+        self.pass
+            .push(dispatch.params(&params).grid(rows.div_ceil(8), 1, 1).threads(256));
     }
 
     fn swiglu(&mut self, label: &str, gate_up: Slice, y: Slice, n: usize, rows: usize) {
@@ -124,8 +129,19 @@ impl Graph<'_> {
             _ => vec![(0, top_k, routed_form), (top_k, 1, shared_form)],
         };
         for (first, slots, form) in parts {
-            let params = ExpertParams { first_slot: first as u32, slots: slots as u32, ..base };
-            self.expert_gate_up(label, (x, layer.post_norm, normed), &experts, &layer.shared, form, &params);
+            let params = ExpertParams {
+                first_slot: first as u32,
+                slots: slots as u32,
+                ..base
+            };
+            self.expert_gate_up(
+                label,
+                (x, layer.post_norm, normed),
+                &experts,
+                &layer.shared,
+                form,
+                &params,
+            );
         }
         if !self.switches.fused_swiglu {
             self.swiglu(label, s.gate_up, s.activations, stride, top_k + 1);
@@ -156,20 +172,29 @@ impl Graph<'_> {
             (true, false) => params.intermediate,
             _ => params.shared_intermediate,
         } as usize;
-        let mut dispatch = Dispatch::new(format!("expert_gate_up_{}_r{rows}", form.name()), format!("{label} gate and up"))
-            .constant(0, !switches.fused_top_k)
-            .constant(1, !switches.fused_swiglu)
-            .constant(3, normed)
-            .read(x)
-            .read(norm);
+        let mut dispatch = Dispatch::new(
+            format!("expert_gate_up_{}_r{rows}", form.name()),
+            format!("{label} gate and up"),
+        )
+        .constant(0, !switches.fused_top_k)
+        .constant(1, !switches.fused_swiglu)
+        .constant(3, normed)
+        .read(x)
+        .read(norm);
         let top_k = params.top_k as usize;
-        dispatch = if top_k > 0 { dispatch.read(Self::rows(s.router_logits, 1, self.mlp.experts, 4)) } else { dispatch.unused() };
+        dispatch = if top_k > 0 {
+            dispatch.read(Self::rows(s.router_logits, 1, self.mlp.experts, 4))
+        } else {
+            dispatch.unused()
+        };
         for matrix in [experts.gate, experts.up, shared.gate, shared.up] {
             dispatch = dispatch.read(matrix.codes).read(matrix.scales).read(matrix.biases);
         }
         // a dispatch of the shared expert alone does not touch the route
         dispatch = match first < top_k {
-            true => dispatch.update(Self::rows(s.route_experts, 1, top_k, 4)).update(Self::rows(s.route_logits, 1, top_k, 4)),
+            true => dispatch
+                .update(Self::rows(s.route_experts, 1, top_k, 4))
+                .update(Self::rows(s.route_logits, 1, top_k, 4)),
             false => dispatch.unused().unused(),
         };
         let (out, width) = match switches.fused_swiglu {
@@ -211,7 +236,11 @@ impl Graph<'_> {
         self.pass.push(
             dispatch
                 .params(params)
-                .grid(hidden.div_ceil(rows * GEMV_SIMDGROUPS), if separate { slots } else { 1 }, 1)
+                .grid(
+                    hidden.div_ceil(rows * GEMV_SIMDGROUPS),
+                    if separate { slots } else { 1 },
+                    1,
+                )
                 .threads(GEMV_SIMDGROUPS * 32),
         );
         if separate {
@@ -233,7 +262,11 @@ impl Graph<'_> {
     pub(super) fn tile_rows(&self, routed: &GpuRouted, rows: usize) -> usize {
         let load = rows * self.mlp.top_k / self.mlp.experts;
         let tile = |m: &GpuMatrix| {
-            let form = if self.model.expanded.is_some() { Form::Bf16 } else { m.form };
+            let form = if self.model.expanded.is_some() {
+                Form::Bf16
+            } else {
+                m.form
+            };
             policy::grouped_rows(form, load, self.switches)
         };
         let (gate, down) = (tile(&routed.experts.gate), tile(&routed.experts.down));
@@ -277,7 +310,16 @@ impl Graph<'_> {
             let x = Self::rows(s.activations, rows, mlp.top_k * mlp.intermediate, 2);
             let y = Self::rows(s.y, rows, mlp.top_k * hidden, 2);
             let down = self.expanded(label, &[routed.experts.down])[0];
-            self.grouped(&format!("{label} down"), down, None, x, y, hidden, (rows, tile_rows), (false, true));
+            self.grouped(
+                &format!("{label} down"),
+                down,
+                None,
+                x,
+                y,
+                hidden,
+                (rows, tile_rows),
+                (false, true),
+            );
         }
         self.shared_chunk(label, &layer.shared, n, rows);
         self.combine(label, s.y, Self::rows(s.shared_y, rows, hidden, 2), rows);
@@ -291,14 +333,32 @@ impl Graph<'_> {
         let activations = Self::rows(s.activations, rows, mlp.top_k * width, 2);
         let label = format!("{label} gate and up");
         if self.switches.fused_swiglu && gate.form == up.form {
-            self.grouped(&label, gate, Some(up), n, activations, width, (rows, tile_rows), (true, false));
+            self.grouped(
+                &label,
+                gate,
+                Some(up),
+                n,
+                activations,
+                width,
+                (rows, tile_rows),
+                (true, false),
+            );
             return;
         }
         let entries = rows * mlp.top_k;
         let both = Self::rows(s.gate_up, entries, 2 * width, 2);
         self.grouped(&label, gate, None, n, both, 2 * width, (rows, tile_rows), (true, false));
         let up_half = both.part(2 * width, both.len - 2 * width);
-        self.grouped(&label, up, None, n, up_half, 2 * width, (rows, tile_rows), (true, false));
+        self.grouped(
+            &label,
+            up,
+            None,
+            n,
+            up_half,
+            2 * width,
+            (rows, tile_rows),
+            (true, false),
+        );
         self.swiglu(&label, both, activations, width, entries);
     }
 
@@ -328,7 +388,12 @@ impl Graph<'_> {
         params.y_stride[0] = stride as u32;
         params.encoding[0] = matrix.encoding;
         let pair = if up.is_some() { "_swiglu" } else { "" };
-        let kernel = format!("gemm_grouped{pair}_{}_{}x{}", matrix.form.name(), tile.rows, tile.columns);
+        let kernel = format!(
+            "gemm_grouped{pair}_{}_{}x{}",
+            matrix.form.name(),
+            tile.rows,
+            tile.columns
+        );
         let mut dispatch = Dispatch::new(kernel, label)
             .constant(0, gather)
             .constant(1, scatter)
@@ -365,8 +430,14 @@ impl Graph<'_> {
             self.gemm_swiglu(&label, n, rows, expanded[0], expanded[1], activations);
         } else {
             let both = Self::rows(s.shared_gate_up, rows, 2 * width, 2);
-            let gate = Output { stride: 2 * width, ..Output::bfloat(mlp.gate, both) };
-            let up = Output { stride: 2 * width, ..Output::bfloat(mlp.up, both.part(2 * width, both.len - 2 * width)) };
+            let gate = Output {
+                stride: 2 * width,
+                ..Output::bfloat(mlp.gate, both)
+            };
+            let up = Output {
+                stride: 2 * width,
+                ..Output::bfloat(mlp.up, both.part(2 * width, both.len - 2 * width))
+            };
             // two dispatches, since their outputs interleave
             self.gemm(&label, n, rows, &[gate], false);
             self.gemm(&label, n, rows, &[up], false);
@@ -378,7 +449,12 @@ impl Graph<'_> {
 
     fn gemm_swiglu(&mut self, label: &str, x: Slice, m: usize, gate: GpuMatrix, up: GpuMatrix, y: Slice) {
         let tile = policy::dense_tile(gate.form, m, gate.rows * 2);
-        let mut params = GemmParams { m: m as u32, k: gate.cols as u32, segments: 1, ..GemmParams::default() };
+        let mut params = GemmParams {
+            m: m as u32,
+            k: gate.cols as u32,
+            segments: 1,
+            ..GemmParams::default()
+        };
         params.rows[0] = gate.rows as u32;
         params.y_stride[0] = gate.rows as u32;
         params.encoding[0] = gate.encoding;

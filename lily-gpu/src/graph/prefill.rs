@@ -70,10 +70,22 @@ impl Graph<'_> {
             Output::float(w.b, Self::rows(s.b, rows, d.value_heads, 4)),
             Output::float(w.a, Self::rows(s.a, rows, d.value_heads, 4)),
         ];
-        self.gemm(&format!("{label} projections"), Self::rows(s.n, rows, hidden, 2), rows, &outputs, false);
+        self.gemm(
+            &format!("{label} projections"),
+            Self::rows(s.n, rows, hidden, 2),
+            rows,
+            &outputs,
+            false,
+        );
         self.delta_chunk(label, w, ring, state, rows);
         let out = Output::float(w.out, Self::rows(s.x, rows, hidden, 4));
-        self.gemm(&format!("{label} output"), Self::rows(s.mix, rows, values, 2), rows, &[out], true);
+        self.gemm(
+            &format!("{label} output"),
+            Self::rows(s.mix, rows, values, 2),
+            rows,
+            &[out],
+            true,
+        );
     }
 
     fn attention_chunk(&mut self, label: &str, w: &GpuAttention, (k, v): (Slice, Slice), rows: usize) {
@@ -84,7 +96,13 @@ impl Graph<'_> {
             Output::bfloat(w.k, Self::rows(s.k, rows, kv, 2)),
             Output::bfloat(w.v, Self::rows(s.v, rows, kv, 2)),
         ];
-        self.gemm(&format!("{label} projections"), Self::rows(s.n, rows, hidden, 2), rows, &outputs, false);
+        self.gemm(
+            &format!("{label} projections"),
+            Self::rows(s.n, rows, hidden, 2),
+            rows,
+            &outputs,
+            false,
+        );
         self.attention_prepare(label, w, k, v, rows);
         match policy::attention_prefill_kernel(self.config) {
             Some((kernel, threads)) => {
@@ -109,11 +127,21 @@ impl Graph<'_> {
                 );
             }
             None => {
-                let route = AttentionRoute { packed_heads: None, splits: 1, split_keys: 0 };
+                let route = AttentionRoute {
+                    packed_heads: None,
+                    splits: 1,
+                    split_keys: 0,
+                };
                 self.attention_rows(label, (k, v), rows, route);
             }
         }
         let out = Output::float(w.o, Self::rows(s.x, rows, hidden, 4));
-        self.gemm(&format!("{label} output"), Self::rows(s.mix, rows, queries, 2), rows, &[out], true);
+        self.gemm(
+            &format!("{label} output"),
+            Self::rows(s.mix, rows, queries, 2),
+            rows,
+            &[out],
+            true,
+        );
     }
 }

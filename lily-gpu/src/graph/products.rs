@@ -23,11 +23,20 @@ pub(super) struct Output {
 
 impl Output {
     pub(super) fn bfloat(matrix: GpuMatrix, y: Slice) -> Output {
-        Output { matrix, y, stride: matrix.rows, float: false, ring: 0 }
+        Output {
+            matrix,
+            y,
+            stride: matrix.rows,
+            float: false,
+            ring: 0,
+        }
     }
 
     pub(super) fn float(matrix: GpuMatrix, y: Slice) -> Output {
-        Output { float: true, ..Output::bfloat(matrix, y) }
+        Output {
+            float: true,
+            ..Output::bfloat(matrix, y)
+        }
     }
 }
 
@@ -54,7 +63,10 @@ impl Graph<'_> {
     fn bind_weights(mut dispatch: Dispatch, outputs: &[Output], add: bool) -> Dispatch {
         for slot in 0..SEGMENTS {
             dispatch = match outputs.get(slot) {
-                Some(o) => dispatch.read(o.matrix.codes).read(o.matrix.scales).read(o.matrix.biases),
+                Some(o) => dispatch
+                    .read(o.matrix.codes)
+                    .read(o.matrix.scales)
+                    .read(o.matrix.biases),
                 None => dispatch.unused().unused().unused(),
             };
         }
@@ -119,7 +131,9 @@ impl Graph<'_> {
             let rows = policy::gemv_rows(form, widest, 1);
             let params = self.gemv_params(&group, rows, 1);
             let blocks = params.block_end[group.len() - 1] as usize;
-            let dispatch = Dispatch::new(format!("gemv_{}_r{rows}_m1", form.name()), label).constant(0, add).read(x);
+            let dispatch = Dispatch::new(format!("gemv_{}_r{rows}_m1", form.name()), label)
+                .constant(0, add)
+                .read(x);
             self.pass.push(
                 Self::bind_weights(dispatch, &group, add)
                     .read(self.step)
@@ -132,14 +146,20 @@ impl Graph<'_> {
 
     /// Expands matrices to bfloat in a pass of their own, where `fused-dequant` is off; else gives them back as they are.
     pub(super) fn expanded(&mut self, label: &str, matrices: &[GpuMatrix]) -> Vec<GpuMatrix> {
-        let Some(buffer) = self.model.expanded else { return matrices.to_vec() };
+        let Some(buffer) = self.model.expanded else {
+            return matrices.to_vec();
+        };
         let mut offset = 0;
         let mut out = Vec::with_capacity(matrices.len());
         for matrix in matrices {
             let rows = matrix.count * matrix.rows;
             let y = buffer.part(offset, rows * matrix.cols * 2);
             offset += y.len.next_multiple_of(256);
-            let params = DequantizeParams { rows: rows as u32, k: matrix.cols as u32, encoding: matrix.encoding };
+            let params = DequantizeParams {
+                rows: rows as u32,
+                k: matrix.cols as u32,
+                encoding: matrix.encoding,
+            };
             self.pass.push(
                 Dispatch::new("dequantize", format!("{label} weights"))
                     .read(matrix.codes)
@@ -150,8 +170,19 @@ impl Graph<'_> {
                     .grid((matrix.cols / 32).div_ceil(64), rows, 1)
                     .threads(64),
             );
-            let encoding = Encoding { kind: 4, bits: 16, ..Encoding::default() };
-            out.push(GpuMatrix { form: Form::Bf16, encoding, codes: y, scales: y, biases: y, ..*matrix });
+            let encoding = Encoding {
+                kind: 4,
+                bits: 16,
+                ..Encoding::default()
+            };
+            out.push(GpuMatrix {
+                form: Form::Bf16,
+                encoding,
+                codes: y,
+                scales: y,
+                biases: y,
+                ..*matrix
+            });
         }
         out
     }
@@ -160,7 +191,11 @@ impl Graph<'_> {
     pub(super) fn gemm(&mut self, label: &str, x: Slice, m: usize, outputs: &[Output], add: bool) {
         let matrices: Vec<GpuMatrix> = outputs.iter().map(|o| o.matrix).collect();
         let expanded = self.expanded(label, &matrices);
-        let outputs: Vec<Output> = outputs.iter().zip(expanded).map(|(o, matrix)| Output { matrix, ..*o }).collect();
+        let outputs: Vec<Output> = outputs
+            .iter()
+            .zip(expanded)
+            .map(|(o, matrix)| Output { matrix, ..*o })
+            .collect();
         for (form, group) in self.groups(&outputs, |form| form) {
             let widest = group.iter().map(|o| o.matrix.rows).max().unwrap_or(0);
             let tile = policy::dense_tile(form, m, widest);

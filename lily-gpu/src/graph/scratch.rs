@@ -29,10 +29,23 @@ impl MlpShape {
     /// Of a model.
     pub fn of(config: &ModelConfig) -> MlpShape {
         match config.mlp {
-            MlpConfig::Moe { experts, top_k, intermediate, shared_intermediate } => {
-                MlpShape { experts, top_k, intermediate, shared: shared_intermediate }
-            }
-            MlpConfig::Dense { intermediate } => MlpShape { experts: 0, top_k: 0, intermediate: 0, shared: intermediate },
+            MlpConfig::Moe {
+                experts,
+                top_k,
+                intermediate,
+                shared_intermediate,
+            } => MlpShape {
+                experts,
+                top_k,
+                intermediate,
+                shared: shared_intermediate,
+            },
+            MlpConfig::Dense { intermediate } => MlpShape {
+                experts: 0,
+                top_k: 0,
+                intermediate: 0,
+                shared: intermediate,
+            },
         }
     }
 
@@ -141,7 +154,11 @@ impl Scratch {
         let (queries, kv) = (a.heads * a.head_dim, a.kv_heads * a.head_dim);
         // a split has at least 256 keys, but for the shortest contexts; single-row attention of a whole chunk uses one split
         let splits = (policy::context_bucket(context) / policy::FIXED_BLOCK_KEYS).max(32);
-        let split_rows = splits.max(if policy::attention_prefill_kernel(config).is_none() { rows } else { 1 });
+        let split_rows = splits.max(if policy::attention_prefill_kernel(config).is_none() {
+            rows
+        } else {
+            1
+        });
         let entries = rows * mlp.top_k;
         let slots = mlp.top_k + 1;
         let activations = (entries * mlp.intermediate).max(slots * mlp.slot_stride());

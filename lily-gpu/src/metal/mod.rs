@@ -68,7 +68,7 @@ pub struct MetalDevice {
     family: KernelFamily,
     notices: Vec<String>,
     residency: Option<Residency>,
-    /// Work has been submitted: from now on the residency set is left alone.
+    /// Work has been submitted: from now on the residency set, which holds the weights, is left alone.
     residency_is_committed: bool,
     buffers: HashMap<BufferId, Allocated>,
     next_buffer: u32,
@@ -136,9 +136,6 @@ impl MetalDevice {
         };
         let residency = if system.has_residency_sets() { Some(Residency::new(&system)?) } else { None };
         let unused = Buffer::new(&system, "unused slots", SLOTS * UNUSED_BYTES)?;
-        if let Some(residency) = &residency {
-            residency.add(&unused);
-        }
         Ok(Self {
             system,
             queue,
@@ -209,7 +206,7 @@ impl MetalDevice {
             None => {
                 let mapping = std::sync::Arc::new(Mapping(map.clone()));
                 let buffer = Buffer::over_pages(&self.system, "weights", mapping, pages)?;
-                let id = self.add(buffer);
+                let id = self.add(buffer, true);
                 self.files[index].set_buffer(window, id);
                 id
             }
@@ -217,8 +214,9 @@ impl MetalDevice {
         Some(Slice { buffer, offset: start + offset - pages.start, len: bytes.len() })
     }
 
-    fn add(&mut self, buffer: Buffer) -> BufferId {
-        let resident = !self.residency_is_committed;
+    /// Takes a buffer into the device; `weights` join the residency set, if it is still open.
+    fn add(&mut self, buffer: Buffer, weights: bool) -> BufferId {
+        let resident = weights && !self.residency_is_committed;
         if let Some(residency) = self.residency.as_ref().filter(|_| resident) {
             residency.add(&buffer);
         }
@@ -227,6 +225,13 @@ impl MetalDevice {
         self.allocated += buffer.len();
         self.buffers.insert(id, Allocated { buffer, resident });
         id
+    }
+
+    fn new_buffer(&self, label: &str, bytes: usize) -> Result<Buffer, GpuError> {
+        if bytes > self.available() {
+            return Err(GpuError::OutOfMemory { label: label.into(), needed: bytes, available: self.available() });
+        }
+        Buffer::new(&self.system, label, bytes.max(4))
     }
 
     /// The buffer of a slice, which must lie inside it.
@@ -383,21 +388,17 @@ impl Device for MetalDevice {
     }
 
     fn allocate(&mut self, label: &str, bytes: usize, _memory: Memory) -> Result<BufferId, GpuError> {
-        if bytes > self.available() {
-            return Err(GpuError::OutOfMemory { label: label.into(), needed: bytes, available: self.available() });
-        }
-        let buffer = Buffer::new(&self.system, label, bytes.max(4))?;
-        Ok(self.add(buffer))
+        let buffer = self.new_buffer(label, bytes)?;
+        Ok(self.add(buffer, false))
     }
 
     fn place(&mut self, label: &str, bytes: &Bytes) -> Result<Slice, GpuError> {
         if let Some(slice) = self.in_place(bytes) {
             return Ok(slice);
         }
-        let buffer = self.allocate(label, bytes.len(), Memory::Device)?;
-        let slice = Slice { buffer, offset: 0, len: bytes.len() };
-        self.write(slice, bytes)?;
-        Ok(slice)
+        let mut buffer = self.new_buffer(label, bytes.len())?;
+        buffer.write(0, bytes);
+        Ok(Slice { buffer: self.add(buffer, true), offset: 0, len: bytes.len() })
     }
 
     fn release(&mut self, buffer: BufferId) {

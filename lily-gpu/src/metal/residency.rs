@@ -1,7 +1,7 @@
-//! The residency set: memory that stays wired for the GPU.
+//! The residency set: the weights, which stay wired for the GPU.
 //!
 //! It is filled while the model is loaded, committed before the first work, and left alone: changing a set while work is in
-//! flight has brought whole systems down. What is allocated later is made resident by being bound, as without a set.
+//! flight has brought whole systems down. Everything else comes and goes, and is made resident by being bound.
 
 use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::ProtocolObject;

@@ -41,6 +41,10 @@ impl Tracker {
                     || touch.slice.offset + touch.slice.len > slice.offset + slice.len
             });
         }
-        touches.push(Touch { slice, writes, dispatch });
+        touches.push(Touch {
+            slice,
+            writes,
+            dispatch,
+        });
     }
 }

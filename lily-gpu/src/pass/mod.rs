@@ -129,7 +129,10 @@ pub struct Pass {
 impl Pass {
     /// An empty pass. With `everything_in_order` every dispatch waits for the one before, whether data flows or not.
     pub fn new(everything_in_order: bool) -> Pass {
-        Pass { everything_in_order, ..Pass::default() }
+        Pass {
+            everything_in_order,
+            ..Pass::default()
+        }
     }
 
     /// Appends a dispatch; it sees what the earlier ones wrote. One with an empty grid is left out.
@@ -150,7 +153,13 @@ impl Pass {
         }
         dependencies.sort_unstable();
         dependencies.dedup();
-        self.stages.push(dependencies.iter().map(|&earlier| self.stages[earlier] + 1).max().unwrap_or(0));
+        self.stages.push(
+            dependencies
+                .iter()
+                .map(|&earlier| self.stages[earlier] + 1)
+                .max()
+                .unwrap_or(0),
+        );
         self.dependencies.push(dependencies);
         self.dispatches.push(dispatch);
     }
@@ -186,7 +195,11 @@ mod tests {
     use crate::device::BufferId;
 
     fn slice(buffer: u32, offset: usize, len: usize) -> Slice {
-        Slice { buffer: BufferId(buffer), offset, len }
+        Slice {
+            buffer: BufferId(buffer),
+            offset,
+            len,
+        }
     }
 
     fn step(reads: &[Slice], writes: &[Slice]) -> Dispatch {

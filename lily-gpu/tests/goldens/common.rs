@@ -11,15 +11,28 @@ use safetensors::SafeTensors;
 pub type Model = GpuModel<EmulatorDevice>;
 
 pub fn fixture(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures").join(path)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../tests/fixtures")
+        .join(path)
 }
 
 /// The model in a fixture's directory, on the emulator.
 pub fn model(path: &str, switches: Switches, emulator: EmulatorOptions) -> Model {
     let checkpoint = Checkpoint::open(&Source::Directory(fixture(path))).unwrap();
-    let options = GpuOptions { switches, max_chunk: 192, max_context: Some(4096) };
+    let options = GpuOptions {
+        switches,
+        max_chunk: 192,
+        max_context: Some(4096),
+    };
     let device = EmulatorDevice::new(emulator).unwrap();
-    GpuModel::new(device, Arc::new(checkpoint.config), &checkpoint.weights, options, &mut |_| {}).unwrap()
+    GpuModel::new(
+        device,
+        Arc::new(checkpoint.config),
+        &checkpoint.weights,
+        options,
+        &mut |_| {},
+    )
+    .unwrap()
 }
 
 /// Token ids and expected logits, row after row.
@@ -40,7 +53,9 @@ impl Golden {
         let ids: Vec<u32> = ids.data().chunks_exact(size).map(low).collect();
         let tensor = tensors.tensor(logits).unwrap();
         let (rows, vocab_size) = (tensor.shape()[0], tensor.shape()[1]);
-        let numbers: Vec<f32> = (0..rows * vocab_size).map(|i| FloatType::F32.read(tensor.data(), i)).collect();
+        let numbers: Vec<f32> = (0..rows * vocab_size)
+            .map(|i| FloatType::F32.read(tensor.data(), i))
+            .collect();
         Golden {
             inputs: ids[..rows].to_vec(),
             targets: ids[1..=rows].to_vec(),
@@ -64,7 +79,9 @@ pub fn prefilled<D: Device>(model: &mut GpuModel<D>, tokens: &[u32], chunk: usiz
     let mut rows = Vec::new();
     for tokens in tokens.chunks(chunk) {
         let mut receive = |_: usize, logits: &[f32]| rows.push(logits.to_vec());
-        model.prefill(&mut sequence, tokens, LogitRows::All(&mut receive)).unwrap();
+        model
+            .prefill(&mut sequence, tokens, LogitRows::All(&mut receive))
+            .unwrap();
     }
     assert_eq!(sequence.position(), tokens.len());
     assert_eq!(sequence.logits(), rows.last().unwrap());
@@ -99,7 +116,10 @@ impl Difference {
             kl += p.iter().zip(&q).map(|(p, q)| p.exp() * (p - q)).sum::<f64>();
             same += f64::from(top1(found) == top1(expected));
         }
-        Difference { mean_kl: kl / rows, top1_agreement: same / rows, }
+        Difference {
+            mean_kl: kl / rows,
+            top1_agreement: same / rows,
+        }
     }
 }
 

@@ -57,10 +57,21 @@ fn bad_calls_are_refused_with_reasons() {
     let mut model = mini();
     let mut sequence = model.new_sequence().unwrap();
     let vocab = model.config().vocab_size as u32;
-    let mut error = |tokens: &[u32]| model.prefill(&mut sequence, tokens, LogitRows::Last).unwrap_err().to_string();
+    let mut error = |tokens: &[u32]| {
+        model
+            .prefill(&mut sequence, tokens, LogitRows::Last)
+            .unwrap_err()
+            .to_string()
+    };
     assert!(error(&[]).contains("a chunk of 0 tokens"));
     assert!(error(&[0; 193]).contains("1 to 192"));
     assert!(error(&[1, vocab]).contains("vocabulary"));
-    assert!(model.decode(&mut sequence, vocab).unwrap_err().to_string().contains("vocabulary"));
+    assert!(
+        model
+            .decode(&mut sequence, vocab)
+            .unwrap_err()
+            .to_string()
+            .contains("vocabulary")
+    );
     assert_eq!(sequence.position(), 0);
 }

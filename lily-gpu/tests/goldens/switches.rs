@@ -19,10 +19,19 @@ const PREFILL: [&str; 7] = [
 
 fn assert_same(what: &str, found: &[Vec<f32>], all_on: &[Vec<f32>], golden: &Golden) {
     let golden = golden.first(found.len());
-    let against_all_on = Difference::of(found, &Golden { logits: all_on.to_vec(), ..golden.first(found.len()) });
+    let against_all_on = Difference::of(
+        found,
+        &Golden {
+            logits: all_on.to_vec(),
+            ..golden.first(found.len())
+        },
+    );
     let against_golden = Difference::of(found, &golden);
     println!("{what}: to golden {against_golden:?}, to all on {against_all_on:?}");
-    assert!(against_golden.mean_kl <= 5e-3 && against_golden.top1_agreement >= 0.96, "{what}: {against_golden:?}");
+    assert!(
+        against_golden.mean_kl <= 5e-3 && against_golden.top1_agreement >= 0.96,
+        "{what}: {against_golden:?}"
+    );
     assert!(against_all_on.mean_kl <= 2e-3, "{what}: {against_all_on:?}");
 }
 

@@ -23,10 +23,18 @@ fn run(case: &Case, checked: bool) {
     let Case { k, m, norm, add, .. } = *case;
     let mut random = Random::new(11 + k as u64);
     let mut gpu = Gpu::new(checked);
-    let matrices: Vec<Matrix> =
-        case.rows.iter().enumerate().map(|(i, &rows)| matrix(1, rows, k, case.encoding, i as u64)).collect();
+    let matrices: Vec<Matrix> = case
+        .rows
+        .iter()
+        .enumerate()
+        .map(|(i, &rows)| matrix(1, rows, k, case.encoding, i as u64))
+        .collect();
     let placed: Vec<_> = matrices.iter().map(|m| gpu.matrix(m)).collect();
-    let x = if norm { random.vec(m * k, 2.0) } else { random.bf16s(m * k, 2.0) };
+    let x = if norm {
+        random.vec(m * k, 2.0)
+    } else {
+        random.bf16s(m * k, 2.0)
+    };
     let weight = random.vec(k, 1.0);
     let before: Vec<Vec<f32>> = case.rows.iter().map(|rows| random.vec(m * rows, 1.0)).collect();
     let eps = 1e-6;
@@ -34,7 +42,13 @@ fn run(case: &Case, checked: bool) {
     let form = gemv_form(&placed[0]);
     let name = if norm { "gemv_norm" } else { "gemv" };
     let kernel = format!("{name}_{form}_r{}_m{}", case.rows_per_block, case.tokens);
-    let mut params = GemvParams { k: k as u32, m: m as u32, eps, segments: placed.len() as u32, ..GemvParams::default() };
+    let mut params = GemvParams {
+        k: k as u32,
+        m: m as u32,
+        eps,
+        segments: placed.len() as u32,
+        ..GemvParams::default()
+    };
     let mut outputs = Vec::new();
     let mut end = 0;
     for (i, p) in placed.iter().enumerate() {
@@ -87,7 +101,11 @@ fn run(case: &Case, checked: bool) {
     for (i, matrix) in matrices.iter().enumerate() {
         let (y, float, ring) = outputs[i];
         let found = if float { gpu.read_f32(y) } else { gpu.read_bf16(y) };
-        let found = if ring > 0 { &found[2 * matrix.rows..] } else { &found[..] };
+        let found = if ring > 0 {
+            &found[2 * matrix.rows..]
+        } else {
+            &found[..]
+        };
         let mut expected = Vec::new();
         for token in 0..m {
             let x = &x[token * k..][..k];
@@ -96,8 +114,16 @@ fn run(case: &Case, checked: bool) {
                 false => x.iter().map(|&x| f64::from(x)).collect(),
             };
             for r in 0..matrix.rows {
-                let sum: f64 = row(matrix, 0, r).iter().zip(&normed).map(|(&w, x)| f64::from(w) * x).sum();
-                expected.push(if add { sum + f64::from(before[i][token * matrix.rows + r]) } else { sum });
+                let sum: f64 = row(matrix, 0, r)
+                    .iter()
+                    .zip(&normed)
+                    .map(|(&w, x)| f64::from(w) * x)
+                    .sum();
+                expected.push(if add {
+                    sum + f64::from(before[i][token * matrix.rows + r])
+                } else {
+                    sum
+                });
             }
         }
         let what = format!("{name} {form} {:?} k {k} m {m} matrix {i}", case.rows);
@@ -109,11 +135,22 @@ fn sweep(encoding: Encoding, rows_per_block: &[usize], ks: &[usize]) {
     for &k in ks {
         for &r in rows_per_block {
             for rows in [vec![1], vec![r], vec![r + 1, 1], vec![8 * r - 1, 8 * r, 8 * r + 1, 3]] {
-                for (norm, add, m, tokens) in
-                    [(true, false, 1, 1), (false, false, 1, 1), (false, true, 1, 1)]
-                {
+                for (norm, add, m, tokens) in [(true, false, 1, 1), (false, false, 1, 1), (false, true, 1, 1)] {
                     let rows = if add { vec![rows[0]] } else { rows.clone() };
-                    run(&Case { rows, k, m, encoding, rows_per_block: r, tokens, simdgroups: 8, norm, add }, false);
+                    run(
+                        &Case {
+                            rows,
+                            k,
+                            m,
+                            encoding,
+                            rows_per_block: r,
+                            tokens,
+                            simdgroups: 8,
+                            norm,
+                            add,
+                        },
+                        false,
+                    );
                 }
             }
         }
@@ -143,7 +180,20 @@ fn several_tokens() {
     for (encoding, r) in [(Q4, 4), (Q8, 4), (OTHERS[1], 2)] {
         for m in [1, 3, 4, 5, 9] {
             let rows = vec![17, 1];
-            run(&Case { rows, k: 1088, m, encoding, rows_per_block: r, tokens: 4, simdgroups: 8, norm: true, add: false }, false);
+            run(
+                &Case {
+                    rows,
+                    k: 1088,
+                    m,
+                    encoding,
+                    rows_per_block: r,
+                    tokens: 4,
+                    simdgroups: 8,
+                    norm: true,
+                    add: false,
+                },
+                false,
+            );
         }
     }
 }
@@ -153,8 +203,34 @@ fn checked() {
     for (encoding, r) in [(Q4, 4), (Q8, 2), (OTHERS[3], 2)] {
         for (norm, add) in [(true, false), (false, true)] {
             let rows = if add { vec![9] } else { vec![9, 1] };
-            run(&Case { rows, k: 640, m: 1, encoding, rows_per_block: r, tokens: 1, simdgroups: 8, norm, add }, true);
+            run(
+                &Case {
+                    rows,
+                    k: 640,
+                    m: 1,
+                    encoding,
+                    rows_per_block: r,
+                    tokens: 1,
+                    simdgroups: 8,
+                    norm,
+                    add,
+                },
+                true,
+            );
         }
     }
-    run(&Case { rows: vec![5], k: 1088, m: 3, encoding: Q4, rows_per_block: 4, tokens: 4, simdgroups: 8, norm: true, add: false }, true);
+    run(
+        &Case {
+            rows: vec![5],
+            k: 1088,
+            m: 3,
+            encoding: Q4,
+            rows_per_block: 4,
+            tokens: 4,
+            simdgroups: 8,
+            norm: true,
+            add: false,
+        },
+        true,
+    );
 }

@@ -10,6 +10,7 @@ mod gemm;
 mod gemv;
 mod route;
 mod rows;
+mod sample;
 
 use half::bf16;
 use lily_gpu::device::{BufferId, Device, Memory, Slice};
@@ -20,16 +21,44 @@ use lily_gpu::weights::{Form, GpuMatrix, describe_encoding, form};
 use lily_model::{Bytes, Encoding, FloatType, Matrix};
 
 /// 4-bit and 8-bit as published.
-pub const Q4: Encoding = Encoding::Affine { bits: 4, group_size: 64, scale_type: FloatType::Bf16 };
-pub const Q8: Encoding = Encoding::Affine { bits: 8, group_size: 64, scale_type: FloatType::Bf16 };
+pub const Q4: Encoding = Encoding::Affine {
+    bits: 4,
+    group_size: 64,
+    scale_type: FloatType::Bf16,
+};
+pub const Q8: Encoding = Encoding::Affine {
+    bits: 8,
+    group_size: 64,
+    scale_type: FloatType::Bf16,
+};
 
 /// Every other encoding that a checkpoint may hold.
 pub const OTHERS: [Encoding; 10] = [
-    Encoding::Affine { bits: 2, group_size: 64, scale_type: FloatType::Bf16 },
-    Encoding::Affine { bits: 3, group_size: 64, scale_type: FloatType::Bf16 },
-    Encoding::Affine { bits: 4, group_size: 32, scale_type: FloatType::F16 },
-    Encoding::Affine { bits: 5, group_size: 128, scale_type: FloatType::F32 },
-    Encoding::Affine { bits: 6, group_size: 32, scale_type: FloatType::Bf16 },
+    Encoding::Affine {
+        bits: 2,
+        group_size: 64,
+        scale_type: FloatType::Bf16,
+    },
+    Encoding::Affine {
+        bits: 3,
+        group_size: 64,
+        scale_type: FloatType::Bf16,
+    },
+    Encoding::Affine {
+        bits: 4,
+        group_size: 32,
+        scale_type: FloatType::F16,
+    },
+    Encoding::Affine {
+        bits: 5,
+        group_size: 128,
+        scale_type: FloatType::F32,
+    },
+    Encoding::Affine {
+        bits: 6,
+        group_size: 32,
+        scale_type: FloatType::Bf16,
+    },
     Encoding::Mxfp4,
     Encoding::Nvfp4 { global_scale: 0.5 },
     Encoding::Mxfp8,
@@ -79,14 +108,19 @@ pub fn matrix(count: usize, rows: usize, cols: usize, encoding: Encoding, seed: 
     let put = |values: Vec<f32>, float: FloatType| -> Vec<u8> {
         match float {
             FloatType::Bf16 => values.iter().flat_map(|&v| bf16::from_f32(v).to_le_bytes()).collect(),
-            FloatType::F16 => values.iter().flat_map(|&v| half::f16::from_f32(v).to_le_bytes()).collect(),
+            FloatType::F16 => values
+                .iter()
+                .flat_map(|&v| half::f16::from_f32(v).to_le_bytes())
+                .collect(),
             FloatType::F32 => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
         }
     };
     let (codes, scales, biases) = match encoding {
         Encoding::Float(float) => (put(random.vec(elements, size), float), vec![], vec![]),
         _ => {
-            let mut codes: Vec<u8> = (0..elements * encoding.bits() / 8).map(|_| random.word() as u8).collect();
+            let mut codes: Vec<u8> = (0..elements * encoding.bits() / 8)
+                .map(|_| random.word() as u8)
+                .collect();
             if encoding == Encoding::Mxfp8 {
                 // no NaN codes
                 codes.iter_mut().for_each(|code| *code &= 0xbf);
@@ -96,11 +130,22 @@ pub fn matrix(count: usize, rows: usize, cols: usize, encoding: Encoding, seed: 
                 Encoding::Affine { bits, scale_type, .. } => {
                     let steps = ((1 << bits) - 1) as f32;
                     let scales: Vec<f32> = (0..groups).map(|_| random.unit() * 2.0 * size / steps).collect();
-                    let biases = scales.iter().map(|s| -s * steps / 2.0 + random.unit() * size * 0.1).collect();
+                    let biases = scales
+                        .iter()
+                        .map(|s| -s * steps / 2.0 + random.unit() * size * 0.1)
+                        .collect();
                     (codes, put(scales, scale_type), put(biases, scale_type))
                 }
-                Encoding::Nvfp4 { .. } => (codes, (0..groups).map(|_| 0x10 + (random.word() % 16) as u8).collect(), vec![]),
-                _ => (codes, (0..groups).map(|_| 119 + (random.word() % 6) as u8).collect(), vec![]),
+                Encoding::Nvfp4 { .. } => (
+                    codes,
+                    (0..groups).map(|_| 0x10 + (random.word() % 16) as u8).collect(),
+                    vec![],
+                ),
+                _ => (
+                    codes,
+                    (0..groups).map(|_| 119 + (random.word() % 6) as u8).collect(),
+                    vec![],
+                ),
             }
         }
     };
@@ -138,7 +183,10 @@ pub fn sigmoid(x: f64) -> f64 {
 /// `x * weight / rms(x)`
 pub fn rms_norm(x: &[f32], weight: &[f32], eps: f64) -> Vec<f64> {
     let mean = dot(x, x) / x.len() as f64;
-    x.iter().zip(weight).map(|(&x, &w)| f64::from(x) * f64::from(w) / (mean + eps).sqrt()).collect()
+    x.iter()
+        .zip(weight)
+        .map(|(&x, &w)| f64::from(x) * f64::from(w) / (mean + eps).sqrt())
+        .collect()
 }
 
 /// A device and what a test does with it.
@@ -149,13 +197,21 @@ pub struct Gpu {
 
 impl Gpu {
     pub fn new(checked: bool) -> Gpu {
-        let device = EmulatorDevice::new(EmulatorOptions { checked, ..EmulatorOptions::default() }).unwrap();
+        let device = EmulatorDevice::new(EmulatorOptions {
+            checked,
+            ..EmulatorOptions::default()
+        })
+        .unwrap();
         Gpu { device, checked }
     }
 
     pub fn bytes(&mut self, bytes: &[u8]) -> Slice {
         let buffer = self.device.allocate("test", bytes.len(), Memory::Device).unwrap();
-        let slice = Slice { buffer, offset: 0, len: bytes.len() };
+        let slice = Slice {
+            buffer,
+            offset: 0,
+            len: bytes.len(),
+        };
         self.device.write(slice, bytes).unwrap();
         slice
     }
@@ -165,7 +221,12 @@ impl Gpu {
     }
 
     pub fn bf16(&mut self, values: &[f32]) -> Slice {
-        self.bytes(&values.iter().flat_map(|&v| bf16::from_f32(v).to_le_bytes()).collect::<Vec<_>>())
+        self.bytes(
+            &values
+                .iter()
+                .flat_map(|&v| bf16::from_f32(v).to_le_bytes())
+                .collect::<Vec<_>>(),
+        )
     }
 
     pub fn u32(&mut self, values: &[u32]) -> Slice {
@@ -176,7 +237,11 @@ impl Gpu {
     pub fn scratch(&mut self, bytes: usize) -> Slice {
         let buffer: BufferId = self.device.allocate("scratch", bytes, Memory::Device).unwrap();
         self.device.fill(buffer, 0xff).unwrap();
-        Slice { buffer, offset: 0, len: bytes }
+        Slice {
+            buffer,
+            offset: 0,
+            len: bytes,
+        }
     }
 
     pub fn step(&mut self, position: usize) -> Slice {
@@ -218,15 +283,24 @@ impl Gpu {
     }
 
     pub fn read_f32(&mut self, slice: Slice) -> Vec<f32> {
-        self.read(slice).chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+        self.read(slice)
+            .chunks_exact(4)
+            .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+            .collect()
     }
 
     pub fn read_u32(&mut self, slice: Slice) -> Vec<u32> {
-        self.read(slice).chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+        self.read(slice)
+            .chunks_exact(4)
+            .map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+            .collect()
     }
 
     pub fn read_bf16(&mut self, slice: Slice) -> Vec<f32> {
-        self.read(slice).chunks_exact(2).map(|b| bf16::from_le_bytes([b[0], b[1]]).to_f32()).collect()
+        self.read(slice)
+            .chunks_exact(2)
+            .map(|b| bf16::from_le_bytes([b[0], b[1]]).to_f32())
+            .collect()
     }
 }
 
@@ -241,7 +315,10 @@ pub fn close(what: &str, found: &[f32], expected: &[f64], tolerance: f64, scale:
     for (index, (&f, &e)) in found.iter().zip(expected).enumerate() {
         let allowed = tolerance * e.abs().max(scale);
         let difference = (f64::from(f) - e).abs();
-        assert!(difference <= allowed, "{what}: [{index}] is {f}, expected {e} within {allowed:.2e}");
+        assert!(
+            difference <= allowed,
+            "{what}: [{index}] is {f}, expected {e} within {allowed:.2e}"
+        );
     }
 }
 
@@ -256,7 +333,15 @@ pub fn gemv_form(matrix: &GpuMatrix) -> &'static str {
 
 #[test]
 fn a_step_state_is_what_the_kernels_read() {
-    let state = StepState { token: 1, position: 2, sampled: 3, failed: 4 };
+    let state = StepState {
+        token: 1,
+        position: 2,
+        sampled: 3,
+        failed: 4,
+    };
     let bytes = lily_gpu::params::Params::bytes(&state);
-    assert_eq!(bytes, [1u32, 2, 3, 4].iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>());
+    assert_eq!(
+        bytes,
+        [1u32, 2, 3, 4].iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>()
+    );
 }

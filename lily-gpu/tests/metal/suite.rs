@@ -8,42 +8,71 @@ use std::sync::Arc;
 
 use common::{Golden, assert_close, decoded, fixture, prefilled, top1};
 use lily_gpu::metal::{MetalDevice, MetalOptions};
-use lily_gpu::{GpuModel, GpuOptions, LogitRows, Sequence, Switches};
+use lily_gpu::{Device, GpuModel, GpuOptions, LogitRows, Sequence, Switches};
 use lily_model::{Checkpoint, Source};
 
-pub type Model = GpuModel<MetalDevice>;
-
 /// The model of a fixture on the system's GPU.
-pub fn model(name: &str) -> Model {
-    let device = MetalDevice::open(MetalOptions { tensor_operations: true, cache: None, progress: &mut |_, _| {} }).unwrap();
+pub fn model(name: &str) -> GpuModel<MetalDevice> {
+    let options = MetalOptions {
+        tensor_operations: true,
+        cache: None,
+        progress: &mut |_, _| {},
+    };
+    model_on(MetalDevice::open(options).unwrap(), name)
+}
+
+/// The model of a fixture on a device.
+pub fn model_on<D: Device>(device: D, name: &str) -> GpuModel<D> {
     let checkpoint = Checkpoint::open(&Source::Directory(fixture(&format!("{name}/mlx-4bit")))).unwrap();
-    let options = GpuOptions { switches: Switches::default(), max_chunk: 192, max_context: Some(4096) };
-    GpuModel::new(device, Arc::new(checkpoint.config), &checkpoint.weights, options, &mut |_| {}).unwrap()
+    let options = GpuOptions {
+        switches: Switches::default(),
+        max_chunk: 192,
+        max_context: Some(4096),
+    };
+    GpuModel::new(
+        device,
+        Arc::new(checkpoint.config),
+        &checkpoint.weights,
+        options,
+        &mut |_| {},
+    )
+    .unwrap()
 }
 
 fn golden(name: &str) -> Golden {
     Golden::read(&format!("{name}/golden.safetensors"), "token_ids", "logits.numpy_f64")
 }
 
-/// Prefill is as close to the goldens as the engine's bars ask, and the same for any split of the prompt.
-pub fn prefill_for_every_split(model: &mut Model, name: &str) {
+/// Prefill in chunks of each size is as close to the goldens as the engine's bars ask, and the same for all of them.
+pub fn prefill<D: Device>(model: &mut GpuModel<D>, name: &str, chunks: &[usize]) {
     let golden = golden(name);
-    let whole = prefilled(model, &golden.inputs, 192);
-    assert_close(name, &whole, &golden);
-    for chunk in [7, 64] {
-        assert_eq!(prefilled(model, &golden.inputs, chunk), whole, "{name} in chunks of {chunk}");
+    let mut first = None;
+    for &chunk in chunks {
+        let rows = prefilled(model, &golden.inputs, chunk);
+        assert_close(name, &rows, &golden);
+        assert_eq!(
+            first.get_or_insert_with(|| rows.clone()),
+            &rows,
+            "{name} in chunks of {chunk}"
+        );
     }
 }
 
-/// So is decode.
-pub fn decode(model: &mut Model, name: &str, tokens: usize) {
-    let golden = golden(name).first(tokens);
-    let rows = decoded(model, &golden.inputs);
-    assert_close(name, &rows, &golden);
+/// The logits of the first `tokens` tokens through the decode pass.
+pub fn decode<D: Device>(model: &mut GpuModel<D>, name: &str, tokens: usize) -> Vec<Vec<f32>> {
+    decoded(model, &golden(name).inputs[..tokens])
 }
 
-/// A snapshot goes on as the sequence does that it was taken of, and neither changes the other.
-pub fn snapshot_and_restore(model: &mut Model, name: &str) {
+/// A short prompt and one token more.
+pub fn few_tokens<D: Device>(model: &mut GpuModel<D>, name: &str) {
+    let tokens = golden(name).inputs;
+    let mut sequence = model.new_sequence().unwrap();
+    model.prefill(&mut sequence, &tokens[..5], LogitRows::Last).unwrap();
+    model.decode(&mut sequence, tokens[5]).unwrap();
+}
+
+/// A restored snapshot goes on as the sequence did that it was taken of, any number of times.
+pub fn snapshot_and_restore<D: Device>(model: &mut GpuModel<D>, name: &str) {
     let tokens = golden(name).inputs;
     let mut sequence = model.new_sequence().unwrap();
     model.prefill(&mut sequence, &tokens[..40], LogitRows::Last).unwrap();
@@ -55,7 +84,7 @@ pub fn snapshot_and_restore(model: &mut Model, name: &str) {
     }
 }
 
-fn greedy(model: &mut Model, mut sequence: Sequence) -> Vec<u32> {
+fn greedy<D: Device>(model: &mut GpuModel<D>, mut sequence: Sequence) -> Vec<u32> {
     let mut text = Vec::new();
     for _ in 0..12 {
         let token = top1(sequence.logits()) as u32;
