@@ -102,33 +102,40 @@ fn check(kernels: &Path) -> Result<(), ShaderError> {
         ("plain, simdgroup tiles", Mode::Plain, TileBackend::Simdgroup),
         ("plain, tensor tiles", Mode::Plain, TileBackend::Tensor),
     ];
-    let mut failure = None;
+    let mut failures = 0;
     let mut show = |what: &str, result: Result<(), ShaderError>| match result {
-        Ok(()) => println!("{what}: ok"),
+        Ok(()) => {
+            println!("{what}: ok");
+            Ok(())
+        }
+        Err(error @ ShaderError::NoClang(_)) => Err(error),
         Err(error) => {
             println!("{what}: {error}");
-            failure = Some(error);
+            failures += 1;
+            Ok(())
         }
     };
     for (name, mode, tiles) in variants {
-        let library = library(
-            kernels,
-            Options {
-                mode,
-                tiles,
-                ..Options::default()
-            },
-        )?;
+        let options = Options {
+            mode,
+            tiles,
+            ..Options::default()
+        };
+        let library = library(kernels, options)?;
         for unit in library.units() {
-            show(&format!("{unit} ({name})"), library.compile(unit));
+            show(&format!("{unit} ({name})"), library.compile(unit))?;
         }
     }
     let library = library(kernels, Options::default())?;
     for unit in library.units() {
-        show(
-            &format!("{unit} (PTX)"),
-            library.ptx(unit, &Constants::new(), PtxArch::Sm90).map(drop),
-        );
+        let ptx = library.ptx(unit, &Constants::new(), PtxArch::Sm90);
+        show(&format!("{unit} (PTX)"), ptx.map(drop))?;
     }
-    failure.map_or(Ok(()), Err)
+    match failures {
+        0 => Ok(()),
+        n => Err(ShaderError::Tool {
+            tool: "clang".to_owned(),
+            message: format!("{n} of these failed"),
+        }),
+    }
 }

@@ -172,6 +172,11 @@ MSL_ALWAYS_INLINE void switch_to(Context& from, const Context& to) {
       : "rax", "rcx", "rdx", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4",
         "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "memory", "cc");
 #elif defined(__aarch64__)
+#ifdef __APPLE__
+#define MSL_PLATFORM_REGISTER  // x18 is the system's there
+#else
+#define MSL_PLATFORM_REGISTER "x18",
+#endif
   register void* a asm("x0") = &from;
   register const void* b asm("x1") = &to;
   asm volatile(
@@ -181,8 +186,8 @@ MSL_ALWAYS_INLINE void switch_to(Context& from, const Context& to) {
       "1:\n\tldp x29, x19, [sp], #16"
       : "+r"(a), "+r"(b)
       :
-      : "x2", "x3", "x4", "x5", "x6", "x7", "x8", "x9", "x10", "x11", "x12", "x13", "x14", "x15", "x16", "x17", "x20", "x21",
-        "x22", "x23", "x24", "x25", "x26", "x27", "x28", "x30", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9",
+      : "x2", "x3", "x4", "x5", "x6", "x7", "x8", "x9", "x10", "x11", "x12", "x13", "x14", "x15", "x16", "x17",
+        MSL_PLATFORM_REGISTER "x20", "x21", "x22", "x23", "x24", "x25", "x26", "x27", "x28", "x30", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9",
         "v10", "v11", "v12", "v13", "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26",
         "v27", "v28", "v29", "v30", "v31", "memory", "cc");
 #endif
