@@ -456,11 +456,21 @@ fn write_gated<V: Lanes>(
             let column = (first_row + token) * queries.config.heads + queries.kv_head * group + head;
             // SAFETY: this task alone has these heads of these rows.
             let out = unsafe { out.part(column * head_dim, head_dim) };
-            let scale = V::splat(1.0 / total.sum[row]);
-            out.copy_from_slice(&total.out[row * head_dim..(row + 1) * head_dim]);
-            zip_in_place::<V>(out, queries.head(token, head, true), |out, gate| {
-                out.mul(scale).mul(sigmoid(gate))
-            });
+            let (scale, total) = (
+                V::splat(1.0 / total.sum[row]),
+                &total.out[row * head_dim..(row + 1) * head_dim],
+            );
+            let gate = queries.head(token, head, true);
+            for at in (0..head_dim).step_by(LANES) {
+                // SAFETY: `at + LANES` is at most `head_dim`, the length of all three.
+                unsafe {
+                    let gate = sigmoid(V::load(gate.as_ptr().add(at)));
+                    V::load(total.as_ptr().add(at))
+                        .mul(scale)
+                        .mul(gate)
+                        .store(out.as_mut_ptr().add(at));
+                }
+            }
         }
     }
 }

@@ -8,6 +8,7 @@
 use lily_model::{Encoding, FloatType, Matrix};
 
 use crate::KernelSet;
+use crate::aligned::Aligned;
 use crate::dequantize::DequantizeRows;
 use crate::quantize::{Layout, QuantizedRow, QuantizedRows, padded_cols, padded_groups, supports_group};
 use crate::simd::{Kernel, LANES, Lanes};
@@ -120,9 +121,9 @@ impl<'a> PanelRows<'a> {
 /// A thread's room for one panel.
 pub(crate) struct Panel {
     /// f32 values `[PANEL_ROWS, cols]`.
-    values: Vec<f32>,
+    values: Aligned<f32>,
     /// Codes `[PANEL_ROWS, padded_cols]` in the order of [`Layout::Interleaved`].
-    codes: Vec<i16>,
+    codes: Aligned<i16>,
     /// `[PANEL_ROWS, padded_groups]`; 0 beyond the last group.
     scales: Vec<f32>,
     /// As `scales`.
@@ -134,8 +135,8 @@ impl Panel {
     pub(crate) fn new(widest: usize, widest_integer: usize) -> Panel {
         let groups = widest_integer / 64;
         Panel {
-            values: vec![0.0; PANEL_ROWS * widest],
-            codes: vec![0; PANEL_ROWS * widest_integer],
+            values: Aligned::new(PANEL_ROWS * widest),
+            codes: Aligned::new(PANEL_ROWS * widest_integer),
             scales: vec![0.0; PANEL_ROWS * groups],
             biases: vec![0.0; PANEL_ROWS * groups],
         }
@@ -267,23 +268,37 @@ pub(crate) fn dot_tile<V: Lanes, const R: usize, const T: usize>(w: &[f32], x: [
             }
         }
     }
-    sums.map(|sums| sums.map(V::sum))
+    let mut totals = [[0.0; T]; R];
+    for r in 0..R {
+        for t in 0..T {
+            totals[r][t] = sums[r][t].sum();
+        }
+    }
+    totals
 }
 
 /// Eight scales (or biases) from group `first` on, 0 beyond the last.
 #[inline(always)]
 fn eight_scales<V: Lanes>(float: FloatType, scales: &[u8], first: usize) -> V {
-    let groups = scales.len() / float.size();
-    if float == FloatType::Bf16 && first + LANES <= groups {
-        // SAFETY: the slice has eight numbers from `first` on.
-        return unsafe { V::load_bf16(scales.as_ptr().add(2 * first)) };
+    if float == FloatType::Bf16
+        && let Some(eight) = scales.get(2 * first..2 * (first + LANES))
+    {
+        // SAFETY: the slice has eight numbers.
+        return unsafe { V::load_bf16(eight.as_ptr()) };
     }
-    let mut values = [0.0; LANES];
-    for (group, value) in (first..groups).zip(&mut values) {
-        *value = float.read(scales, group);
-    }
+    let values = read_scales(float, scales, first);
     // SAFETY: eight numbers.
     unsafe { V::load(values.as_ptr()) }
+}
+
+/// As [`eight_scales`], for any format and the end of a row.
+#[cold]
+fn read_scales(float: FloatType, scales: &[u8], first: usize) -> [f32; LANES] {
+    let mut values = [0.0; LANES];
+    for (group, value) in (first..scales.len() / float.size()).zip(&mut values) {
+        *value = float.read(scales, group);
+    }
+    values
 }
 
 fn scale_type(matrix: &Matrix) -> FloatType {
@@ -451,6 +466,18 @@ impl InterleavedWeights<'_> {
                 }
             }
         }
+        if R == 4 && T == 2 {
+            // The same as below, eight sums at once.
+            let by_token = std::array::from_fn(|i| lanes[i % 4][i / 4]);
+            let mut sums = [0.0; LANES];
+            // SAFETY: room for eight numbers.
+            unsafe { V::sums(by_token).store(sums.as_mut_ptr()) };
+            for (t, sums) in sums.chunks_exact(4).enumerate() {
+                let out = &mut out[t * PANEL_ROWS..t * PANEL_ROWS + 4];
+                out.iter_mut().zip(sums).for_each(|(out, sum)| *out = sum * x[t].scale);
+            }
+            return;
+        }
         for (r, lanes) in lanes.iter().enumerate() {
             for t in 0..T {
                 out[t * PANEL_ROWS + r] = lanes[t].sum() * x[t].scale;
@@ -480,35 +507,58 @@ impl Kernel for DirectTile<'_> {
 
     #[inline(always)]
     fn run<V: Lanes>(self) {
-        let PanelRows {
-            matrix,
-            index,
-            first_row,
-            rows,
-        } = self.rows;
-        let token_row = |token: usize| self.quantized.row(self.inputs.index(self.first_token + token));
-        for row in 0..rows {
-            let weights = DirectRow {
-                codes: matrix.row_codes(index, first_row + row),
-                scales: matrix.row_scales(index, first_row + row),
-                biases: matrix.row_biases(index, first_row + row),
-                scale_type: scale_type(matrix),
-                group_size: self.quantized.group_size,
-            };
-            let mut token = 0;
-            while token < self.tokens {
-                let out = &mut self.tile[token * PANEL_ROWS + row..];
-                if self.tokens - token >= 2 {
-                    weights.multiply::<V, 2>([token_row(token), token_row(token + 1)], out);
-                    token += 2;
-                } else {
-                    weights.multiply::<V, 1>([token_row(token)], out);
-                    token += 1;
-                }
+        let mut token = 0;
+        while token < self.tokens {
+            let row = |token: usize| self.quantized.row(self.inputs.index(self.first_token + token));
+            let out = &mut self.tile[token * PANEL_ROWS..];
+            if self.tokens - token >= 2 {
+                direct_rows::<V, 2>(self.rows, self.quantized.group_size, [row(token), row(token + 1)], out);
+                token += 2;
+            } else {
+                direct_rows::<V, 1>(self.rows, self.quantized.group_size, [row(token)], out);
+                token += 1;
             }
         }
     }
 }
+
+#[inline(always)]
+fn direct_rows<V: Lanes, const T: usize>(
+    panel: PanelRows<'_>,
+    group_size: usize,
+    x: [QuantizedRow<'_>; T],
+    out: &mut [f32],
+) {
+    let PanelRows {
+        matrix,
+        index,
+        first_row,
+        rows,
+    } = panel;
+    // Looked up once: a row of 512 columns takes less time than finding its slices.
+    let (row_bytes, scale_bytes) = (matrix.row_bytes(), matrix.row_scales(0, 0).len());
+    let first = index * matrix.rows + first_row;
+    let codes = &matrix.codes[first * row_bytes..(first + rows) * row_bytes];
+    let scales = &matrix.scales[first * scale_bytes..(first + rows) * scale_bytes];
+    let biases = &matrix.biases[first * scale_bytes..(first + rows) * scale_bytes];
+    let scale_type = scale_type(matrix);
+    let slices = codes
+        .chunks_exact(row_bytes)
+        .zip(scales.chunks_exact(scale_bytes).zip(biases.chunks_exact(scale_bytes)));
+    for (row, (codes, (scales, biases))) in slices.enumerate() {
+        let weights = DirectRow {
+            codes,
+            scales,
+            biases,
+            scale_type,
+            group_size,
+        };
+        weights.multiply::<V, T>(&x, &mut out[row..]);
+    }
+}
+
+/// Columns of 32 bytes.
+const CHUNK: usize = 64;
 
 struct DirectRow<'a> {
     codes: &'a [u8],
@@ -520,42 +570,128 @@ struct DirectRow<'a> {
 
 impl DirectRow<'_> {
     #[inline(always)]
-    fn multiply<V: Lanes, const T: usize>(&self, x: [QuantizedRow<'_>; T], out: &mut [f32]) {
-        /// Columns of 32 bytes.
-        const CHUNK: usize = 64;
+    fn multiply<V: Lanes, const T: usize>(&self, x: &[QuantizedRow<'_>; T], out: &mut [f32]) {
         let chunks = self.group_size / CHUNK;
         let groups = 2 * self.codes.len() / self.group_size;
+        assert!(self.codes.len() == groups * chunks * CHUNK / 2);
+        let padded = groups.next_multiple_of(LANES);
         assert!(
             x.iter()
-                .all(|x| x.codes.len() >= groups * self.group_size && x.sums.len() >= groups.next_multiple_of(LANES))
+                .all(|x| x.codes.len() >= groups * self.group_size && x.sums.len() >= padded)
         );
         let mut lanes = [V::zero(); T];
-        for first in (0..groups).step_by(LANES) {
-            let mut sums = [[V::zero_sums(); LANES]; T];
-            for lane in 0..LANES.min(groups - first) {
-                for chunk in (first + lane) * chunks..(first + lane + 1) * chunks {
-                    // SAFETY: the chunk lies in a group of the row, so inside `codes` and every `x.codes`.
-                    unsafe {
-                        let w = V::load_nibbles(self.codes.as_ptr().add(chunk * CHUNK / 2));
-                        for t in 0..T {
-                            for (vector, w) in w.iter().enumerate() {
-                                let x = V::load_codes(x[t].codes.as_ptr().add(chunk * CHUNK + 2 * LANES * vector));
-                                sums[t][lane] = V::dot_add(sums[t][lane], *w, x);
-                            }
-                        }
-                    }
-                }
+        if chunks == 1 && padded == groups {
+            for first in (0..groups).step_by(LANES) {
+                // SAFETY: the groups from `first` to `first + 7` exist.
+                unsafe { self.add_block::<V, T>(x, first, &mut lanes) };
             }
-            let scale = eight_scales::<V>(self.scale_type, self.scales, first);
-            let bias = eight_scales::<V>(self.scale_type, self.biases, first);
-            for t in 0..T {
-                // SAFETY: `first + LANES` is at most the length of `x.sums`.
-                let activations = unsafe { V::load(x[t].sums.as_ptr().add(first)) };
-                lanes[t] = add_groups(lanes[t], V::totals(sums[t]), scale, bias, activations);
+        } else {
+            for first in (0..groups).step_by(LANES) {
+                // SAFETY: group `first` exists.
+                unsafe { self.add_some_groups::<V, T>(x, first, LANES.min(groups - first), &mut lanes) };
             }
         }
         for t in 0..T {
             out[t * PANEL_ROWS] = lanes[t].sum() * x[t].scale;
         }
     }
+
+    /// Adds eight groups of 64 columns. Decode spends its time here: written out, so that the sums stay in registers.
+    ///
+    /// # Safety
+    /// The row and the rows of `x` have the groups `first` to `first + 7`.
+    #[inline(always)]
+    unsafe fn add_block<V: Lanes, const T: usize>(&self, x: &[QuantizedRow<'_>; T], first: usize, lanes: &mut [V; T]) {
+        // SAFETY: the caller's promise.
+        let sums = unsafe {
+            [
+                self.group_sums::<V, T>(x, first),
+                self.group_sums::<V, T>(x, first + 1),
+                self.group_sums::<V, T>(x, first + 2),
+                self.group_sums::<V, T>(x, first + 3),
+                self.group_sums::<V, T>(x, first + 4),
+                self.group_sums::<V, T>(x, first + 5),
+                self.group_sums::<V, T>(x, first + 6),
+                self.group_sums::<V, T>(x, first + 7),
+            ]
+        };
+        let [a, b, c, d, e, f, g, h] = sums;
+        let scale = eight_scales::<V>(self.scale_type, self.scales, first);
+        let bias = eight_scales::<V>(self.scale_type, self.biases, first);
+        for t in 0..T {
+            let totals = V::totals([a[t], b[t], c[t], d[t], e[t], f[t], g[t], h[t]]);
+            // SAFETY: the caller's promise.
+            let activations = unsafe { V::load(x[t].sums.as_ptr().add(first)) };
+            lanes[t] = add_groups(lanes[t], totals, scale, bias, activations);
+        }
+    }
+
+    /// The sums of a group of 64 columns.
+    ///
+    /// # Safety
+    /// The row and the rows of `x` have the group.
+    #[inline(always)]
+    unsafe fn group_sums<V: Lanes, const T: usize>(&self, x: &[QuantizedRow<'_>; T], group: usize) -> [V::Sums; T] {
+        // SAFETY: the caller's promise.
+        let weights = unsafe { V::load_nibbles(self.codes.as_ptr().add(group * CHUNK / 2)) };
+        let mut sums = [V::zero_sums(); T];
+        for t in 0..T {
+            // SAFETY: the caller's promise.
+            sums[t] = V::settle(unsafe { dot_chunk::<V>(sums[t], &weights, &x[t], group) });
+        }
+        sums
+    }
+
+    /// Adds `count` groups of any size, up to eight.
+    ///
+    /// # Safety
+    /// The row and the rows of `x` have the groups `first` to `first + count - 1`.
+    #[inline(always)]
+    unsafe fn add_some_groups<V: Lanes, const T: usize>(
+        &self,
+        x: &[QuantizedRow<'_>; T],
+        first: usize,
+        count: usize,
+        lanes: &mut [V; T],
+    ) {
+        let chunks = self.group_size / CHUNK;
+        let mut sums = [[V::zero_sums(); LANES]; T];
+        for lane in 0..count {
+            for chunk in (first + lane) * chunks..(first + lane + 1) * chunks {
+                // SAFETY: the caller's promise.
+                let weights = unsafe { V::load_nibbles(self.codes.as_ptr().add(chunk * CHUNK / 2)) };
+                for t in 0..T {
+                    // SAFETY: the caller's promise.
+                    sums[t][lane] = unsafe { dot_chunk::<V>(sums[t][lane], &weights, &x[t], chunk) };
+                }
+            }
+        }
+        let scale = eight_scales::<V>(self.scale_type, self.scales, first);
+        let bias = eight_scales::<V>(self.scale_type, self.biases, first);
+        for t in 0..T {
+            let activations = &x[t].sums[first..first + LANES];
+            // SAFETY: eight numbers.
+            let activations = unsafe { V::load(activations.as_ptr()) };
+            lanes[t] = add_groups(lanes[t], V::totals(sums[t]), scale, bias, activations);
+        }
+    }
+}
+
+/// `sums` plus the products of chunk `chunk` of 64 columns.
+///
+/// # Safety
+/// `x` has the chunk.
+#[inline(always)]
+unsafe fn dot_chunk<V: Lanes>(
+    mut sums: V::Sums,
+    weights: &[V::Codes; 4],
+    x: &QuantizedRow<'_>,
+    chunk: usize,
+) -> V::Sums {
+    for (vector, w) in weights.iter().enumerate() {
+        // SAFETY: the caller's promise.
+        let x = unsafe { V::load_codes(x.codes.as_ptr().add(chunk * CHUNK + 2 * LANES * vector)) };
+        sums = V::dot_add(sums, *w, x);
+    }
+    sums
 }

@@ -5,6 +5,7 @@
 //! are exact in 32 bits: `64 * 15 * 32767 < 2^31`.
 
 use crate::KernelSet;
+use crate::aligned::Aligned;
 use crate::pool::Pool;
 use crate::shared::SharedMut;
 use crate::simd::{Kernel, LANES, Lanes};
@@ -59,7 +60,7 @@ pub(crate) struct QuantizedRows {
     pub(crate) group_size: usize,
     pub(crate) layout: Layout,
     /// `[rows, padded_cols]`
-    codes: Vec<i16>,
+    codes: Aligned<i16>,
     /// Sum of the integers of each group, `[rows, padded_groups]`; 0 beyond the last group.
     sums: Vec<f32>,
     /// `[rows]`
@@ -81,7 +82,7 @@ impl QuantizedRows {
             cols,
             group_size,
             layout: Layout::Direct,
-            codes: vec![0; rows * padded_cols(cols, group_size)],
+            codes: Aligned::new(rows * padded_cols(cols, group_size)),
             sums: vec![0.0; rows * padded_groups(cols, group_size)],
             scales: vec![0.0; rows],
         }

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::Lanes;
+use super::{LANES, Lanes};
 
 #[derive(Clone, Copy)]
 pub(crate) struct F32x8(__m256);
@@ -99,10 +99,24 @@ impl Lanes for F32x8 {
     fn sum(self) -> f32 {
         // SAFETY: as in `lanes`.
         unsafe {
-            let four = _mm_add_ps(_mm256_castps256_ps128(self.0), _mm256_extractf128_ps::<1>(self.0));
-            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-            _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
+            let pairs = _mm256_hadd_ps(self.0, self.0);
+            let halves = _mm256_hadd_ps(pairs, pairs);
+            _mm_cvtss_f32(_mm_add_ss(
+                _mm256_castps256_ps128(halves),
+                _mm256_extractf128_ps::<1>(halves),
+            ))
         }
+    }
+    #[inline(always)]
+    fn sums(all: [Self; LANES]) -> Self {
+        lanes!({
+            let low = _mm256_hadd_ps(_mm256_hadd_ps(all[0].0, all[1].0), _mm256_hadd_ps(all[2].0, all[3].0));
+            let high = _mm256_hadd_ps(_mm256_hadd_ps(all[4].0, all[5].0), _mm256_hadd_ps(all[6].0, all[7].0));
+            _mm256_add_ps(
+                _mm256_permute2f128_ps::<0x20>(low, high),
+                _mm256_permute2f128_ps::<0x31>(low, high),
+            )
+        })
     }
     #[inline(always)]
     fn max_lane(self) -> f32 {
@@ -150,9 +164,8 @@ impl Lanes for F32x8 {
     fn totals(sums: [__m256i; 8]) -> __m256i {
         // SAFETY: as in `lanes`.
         unsafe {
-            let four = |a, b, c, d| _mm256_hadd_epi32(_mm256_hadd_epi32(a, b), _mm256_hadd_epi32(c, d));
-            let low = four(sums[0], sums[1], sums[2], sums[3]);
-            let high = four(sums[4], sums[5], sums[6], sums[7]);
+            let low = _mm256_hadd_epi32(_mm256_hadd_epi32(sums[0], sums[1]), _mm256_hadd_epi32(sums[2], sums[3]));
+            let high = _mm256_hadd_epi32(_mm256_hadd_epi32(sums[4], sums[5]), _mm256_hadd_epi32(sums[6], sums[7]));
             _mm256_add_epi32(
                 _mm256_permute2x128_si256::<0x20>(low, high),
                 _mm256_permute2x128_si256::<0x31>(low, high),
@@ -164,33 +177,46 @@ impl Lanes for F32x8 {
         lanes!(_mm256_cvtepi32_ps(sums))
     }
     #[inline(always)]
+    fn settle(sums: __m256i) -> __m256i {
+        // SAFETY: as in `lanes`.
+        unsafe { settle(sums) }
+    }
+    #[inline(always)]
     unsafe fn interleave_groups(groups: *const u8, bytes: usize, out: *mut i16) {
-        // SAFETY: the caller's promise; 32 bytes of each of the eight groups at a time, or 16 where a group has no more.
+        // SAFETY: the caller's promise: a group has 32 or 64 bytes.
         unsafe {
             let mask = _mm256_set1_epi32(0x000f_000f);
-            let mut first = 0;
-            while first < bytes {
-                let wide = bytes - first >= 32;
-                let row = |group: usize| {
-                    let from = groups.add(group * bytes + first);
-                    if wide {
-                        _mm256_loadu_si256(from.cast())
-                    } else {
-                        _mm256_castsi128_si256(_mm_loadu_si128(from.cast()))
-                    }
-                };
-                let words = transpose([row(0), row(1), row(2), row(3), row(4), row(5), row(6), row(7)]);
-                for (word, codes) in words.iter().enumerate().take(if wide { 8 } else { 4 }) {
+            for first in (0..bytes).step_by(32) {
+                let mut words = [_mm256_setzero_si256(); 8];
+                for (group, words) in words.iter_mut().enumerate() {
+                    *words = _mm256_loadu_si256(groups.add(group * bytes + first).cast());
+                }
+                for (word, codes) in transpose(words).iter().enumerate() {
                     let to = out.add((first / 4 + word) * 64).cast::<__m256i>();
                     _mm256_storeu_si256(to, _mm256_and_si256(*codes, mask));
                     _mm256_storeu_si256(to.add(1), _mm256_and_si256(_mm256_srli_epi16::<4>(*codes), mask));
                     _mm256_storeu_si256(to.add(2), _mm256_and_si256(_mm256_srli_epi16::<8>(*codes), mask));
                     _mm256_storeu_si256(to.add(3), _mm256_srli_epi16::<12>(*codes));
                 }
-                first += if wide { 32 } else { 16 };
             }
         }
     }
+}
+
+/// No instruction, but a place that the compiler moves nothing across.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn settle(mut sums: __m256i) -> __m256i {
+    // SAFETY: no instruction.
+    unsafe { std::arch::asm!("/* {0} */", inout(ymm_reg) sums, options(pure, nomem, nostack, preserves_flags)) };
+    sums
+}
+
+/// `(_mm256_unpacklo, _mm256_unpackhi)` of a pair, and the like: macros, because a closure is not compiled for AVX2.
+macro_rules! both {
+    ($low:ident, $high:ident, $a:expr, $b:expr) => {
+        ($low($a, $b), $high($a, $b))
+    };
 }
 
 /// Transposes eight rows of eight 32-bit words.
@@ -198,20 +224,23 @@ impl Lanes for F32x8 {
 fn transpose(r: [__m256i; 8]) -> [__m256i; 8] {
     // SAFETY: as in `lanes`.
     unsafe {
-        let pairs = |a, b| (_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
-        let ((a0, a1), (a2, a3)) = (pairs(r[0], r[1]), pairs(r[2], r[3]));
-        let ((a4, a5), (a6, a7)) = (pairs(r[4], r[5]), pairs(r[6], r[7]));
-        let quads = |a, b| (_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
-        let ((b0, b1), (b2, b3)) = (quads(a0, a2), quads(a1, a3));
-        let ((b4, b5), (b6, b7)) = (quads(a4, a6), quads(a5, a7));
-        let halves = |a, b| {
-            (
-                _mm256_permute2x128_si256::<0x20>(a, b),
-                _mm256_permute2x128_si256::<0x31>(a, b),
-            )
-        };
-        let ((c0, c4), (c1, c5)) = (halves(b0, b4), halves(b1, b5));
-        let ((c2, c6), (c3, c7)) = (halves(b2, b6), halves(b3, b7));
-        [c0, c1, c2, c3, c4, c5, c6, c7]
+        let (a0, a1) = both!(_mm256_unpacklo_epi32, _mm256_unpackhi_epi32, r[0], r[1]);
+        let (a2, a3) = both!(_mm256_unpacklo_epi32, _mm256_unpackhi_epi32, r[2], r[3]);
+        let (a4, a5) = both!(_mm256_unpacklo_epi32, _mm256_unpackhi_epi32, r[4], r[5]);
+        let (a6, a7) = both!(_mm256_unpacklo_epi32, _mm256_unpackhi_epi32, r[6], r[7]);
+        let (b0, b1) = both!(_mm256_unpacklo_epi64, _mm256_unpackhi_epi64, a0, a2);
+        let (b2, b3) = both!(_mm256_unpacklo_epi64, _mm256_unpackhi_epi64, a1, a3);
+        let (b4, b5) = both!(_mm256_unpacklo_epi64, _mm256_unpackhi_epi64, a4, a6);
+        let (b6, b7) = both!(_mm256_unpacklo_epi64, _mm256_unpackhi_epi64, a5, a7);
+        [
+            _mm256_permute2x128_si256::<0x20>(b0, b4),
+            _mm256_permute2x128_si256::<0x20>(b1, b5),
+            _mm256_permute2x128_si256::<0x20>(b2, b6),
+            _mm256_permute2x128_si256::<0x20>(b3, b7),
+            _mm256_permute2x128_si256::<0x31>(b0, b4),
+            _mm256_permute2x128_si256::<0x31>(b1, b5),
+            _mm256_permute2x128_si256::<0x31>(b2, b6),
+            _mm256_permute2x128_si256::<0x31>(b3, b7),
+        ]
     }
 }

@@ -46,8 +46,10 @@ pub(crate) trait Lanes: Copy {
     fn mul_add(self, factor: Self, addend: Self) -> Self;
     /// `2^n` for numbers `1.5 * 2^23 + n`.
     fn pow2(self) -> Self;
-    /// Sum of the lanes, always in the same order.
+    /// Sum of the lanes: neighbours first, then their sums, then the halves.
     fn sum(self) -> f32;
+    /// The [`Lanes::sum`] of each of eight.
+    fn sums(all: [Self; LANES]) -> Self;
     /// The largest lane.
     fn max_lane(self) -> f32;
 
@@ -68,9 +70,14 @@ pub(crate) trait Lanes: Copy {
     /// Lane `i` is the sum of the lanes of `sums[i]`.
     fn totals(sums: [Self::Sums; LANES]) -> Self::Sums;
     fn from_sums(sums: Self::Sums) -> Self;
-    /// The 4-bit codes of eight groups side by side: of `group`, which has the codes of one group as the file has them
-    /// (`bytes` of them, a multiple of 4, groups `bytes` apart), step `4 w + q` of `out` (16 numbers) has in lane `i` the codes
-    /// `8 w + q` and `8 w + q + 4` of group `i`.
+    /// The same sums, computed here and now. Where many independent sums are formed one after the other, the compiler otherwise
+    /// starts all their multiplications first and spills the products: half the speed.
+    #[inline(always)]
+    fn settle(sums: Self::Sums) -> Self::Sums {
+        sums
+    }
+    /// The 4-bit codes of eight groups side by side. `groups` has the codes of each group as the file has them, in `bytes` bytes
+    /// (32 or 64); step `4 w + q` of `out` (16 numbers) has in lane `i` the codes `8 w + q` and `8 w + q + 4` of group `i`.
     /// # Safety
     /// `groups` points to `LANES * bytes` bytes, `out` to room for twice as many numbers.
     #[inline(always)]

@@ -2,7 +2,7 @@
 
 use std::arch::aarch64::*;
 
-use super::Lanes;
+use super::{LANES, Lanes};
 
 #[derive(Clone, Copy)]
 pub(crate) struct F32x8(float32x4_t, float32x4_t);
@@ -120,7 +120,13 @@ impl Lanes for F32x8 {
     #[inline(always)]
     fn sum(self) -> f32 {
         // SAFETY: every AArch64 processor that Rust's targets run on has NEON.
-        unsafe { vaddvq_f32(vaddq_f32(self.0, self.1)) }
+        unsafe { vaddvq_f32(self.0) + vaddvq_f32(self.1) }
+    }
+    #[inline(always)]
+    fn sums(all: [Self; LANES]) -> Self {
+        let sums = all.map(Self::sum);
+        // SAFETY: eight numbers.
+        unsafe { Self::load(sums.as_ptr()) }
     }
     #[inline(always)]
     fn max_lane(self) -> f32 {

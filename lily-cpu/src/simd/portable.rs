@@ -99,6 +99,10 @@ impl Lanes for F32x8 {
         self.fold(|a, b| a + b)
     }
     #[inline(always)]
+    fn sums(all: [Self; LANES]) -> Self {
+        F32x8(all.map(Self::sum))
+    }
+    #[inline(always)]
     fn max_lane(self) -> f32 {
         self.fold(f32::max)
     }
