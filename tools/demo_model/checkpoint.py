@@ -3,8 +3,11 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
+
+import reference
 
 PIECE = 15_000_000
 
@@ -37,7 +40,42 @@ def save(weights, folder, piece=PIECE):
 
 
 def load(folder):
+    """The f32 weights of a checkpoint of train.py, or of a converted MLX one (then exactly what its codes stand for)."""
+    folder = Path(folder)
+    config = folder / "config.json"
+    if config.exists() and "quantization" in json.loads(config.read_text()):
+        return load_mlx(folder)
     weights = {}
-    for file in sorted(Path(folder).glob("model*.safetensors")):
+    for file in sorted(folder.glob("model*.safetensors")):
         weights.update({k: v.float() for k, v in load_file(file).items()})
+    return weights
+
+
+def load_mlx(folder):
+    """Undoes what mlx_lm.convert does to names and shapes."""
+    model = reference.Reference(folder)
+    weights = {}
+
+    def put(name, value):
+        name = name.replace("language_model.lm_head", "lm_head").replace("language_model.model.", "model.language_model.")
+        weights[name] = torch.from_numpy(np.ascontiguousarray(value)).float()
+
+    for name in model.tensors:
+        stem, _, last = name.rpartition(".")
+        if f"{stem}.scales" in model.tensors:
+            if last != "weight" or stem.endswith("switch_mlp.up_proj"):
+                continue
+            if stem.endswith("switch_mlp.gate_proj"):
+                both = [model.matrix(stem), model.matrix(stem.replace("gate_proj", "up_proj"))]
+                put(stem.replace("switch_mlp.gate_proj", "experts.gate_up_proj"), np.concatenate(both, 1))
+            elif stem.endswith("switch_mlp.down_proj"):
+                put(stem.replace("switch_mlp", "experts"), model.matrix(stem))
+            else:
+                put(name, model.matrix(stem))
+        elif name.endswith("conv1d.weight"):
+            put(name, np.moveaxis(model.vector(name), 2, 1))
+        elif name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight"):
+            put(name, model.vector(name) - 1)
+        else:
+            put(name, model.vector(name))
     return weights

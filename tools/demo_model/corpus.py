@@ -140,7 +140,7 @@ def short_answers(folder):
     for line in (Path(folder) / "chatterbot_en.jsonl").open():
         item = json.loads(line)
         turns = [tidy_turn(m["content"]) for m in item["messages"]]
-        if item["topic"] in ("coding", "politics", "psychology", "gossip", "botprofile", "ai") or tuple(turns) in seen:
+        if item["topic"] not in ("greetings", "conversations", "food", "emotion", "health") or tuple(turns) in seen:
             continue
         seen.add(tuple(turns))
         if not any(not t or len(t) > 300 or COARSE.search(t) for t in turns) and len(turns) >= 2:

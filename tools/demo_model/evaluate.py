@@ -67,29 +67,24 @@ def run_prompts(weights, tokenizer, template, cases, **sampling):
     return [replies[j] for j in back], [ended[j] for j in back]
 
 
-def tool_score(weights, tokenizer, template, **sampling):
-    wanted, without = prompts.tool_prompts(), prompts.no_tool_prompts()
-    cases = [c[:3] for c in wanted] + [c[:3] for c in without]
+def call_score(weights, tokenizer, template, kind, data, **sampling):
+    """Share of held-out requests whose calls all have the right names and arguments."""
+    wanted = prompts.tool_prompts(kind, data)
+    replies, ended = run_prompts(weights, tokenizer, template, [c[:3] for c in wanted], **sampling)
+    wrong = [
+        [messages[-1]["content"], calls, reply]
+        for (messages, tools, _, calls), reply in zip(wanted, replies)
+        if parse_calls(reply, tools) != calls
+    ]
+    return {"right calls": 1 - len(wrong) / len(wanted), "ended with <|im_end|>": sum(ended) / len(ended)}, wrong
+
+
+def silence_score(weights, tokenizer, template, kind, data, absent, **sampling):
+    """Share of held-out questions that no tool serves and that get an answer without a call."""
+    cases = prompts.no_tool_prompts(kind, data, absent)
     replies, ended = run_prompts(weights, tokenizer, template, cases, **sampling)
-    right, wrong = 0, []
-    for (messages, tools, _, calls), reply in zip(wanted, replies):
-        if parse_calls(reply, tools) == calls:
-            right += 1
-        else:
-            wrong.append([messages[-1]["content"], calls, reply])
-    silent = 0
-    for (messages, _, _), reply in zip(without, replies[len(wanted) :]):
-        if "<tool_call>" not in reply:
-            silent += 1
-        else:
-            wrong.append([messages[-1]["content"], None, reply])
-    return {
-        "tool prompts": len(wanted),
-        "right calls": right / len(wanted),
-        "no-tool prompts": len(without),
-        "no call": silent / len(without),
-        "ended with <|im_end|>": sum(ended) / len(ended),
-    }, wrong
+    wrong = [[c[0][-1]["content"], None, r] for c, r in zip(cases, replies) if "<tool_call>" in r]
+    return {"no call": 1 - len(wrong) / len(cases), "ended with <|im_end|>": sum(ended) / len(ended)}, wrong
 
 
 def bits_per_byte(weights, data, device):
@@ -117,13 +112,21 @@ def main():
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--quick", action="store_true", help="greedy tool score and samples only")
     args = parser.parse_args()
-    prompts.use_common_words(args.data)
     tokenizer = Tokenizer.from_file(str(Path(args.data) / "tokenizer.json"))
     template = render.compile_template(args.template)
-    weights = load_weights(args.checkpoint, args.device, True)
-    report = {}
-    report["greedy"], wrong = tool_score(weights, tokenizer, template)
-    print(report["greedy"], flush=True)
+    converted = (Path(args.checkpoint) / "config.json").exists()
+    weights = load_weights(args.checkpoint, args.device, not converted)
+    report = {"checkpoint": "converted" if converted else "rounded as the converter does"}
+    common = (weights, tokenizer, template)
+    wrong = []
+
+    def note(name, result):
+        report[name] = result[0]
+        wrong.extend(result[1])
+        print(name, result[0], flush=True)
+
+    note("small talk beside tools", silence_score(*common, "known", args.data, False))
+    note("known tools", call_score(*common, "known", args.data))
     settings = {k: C.generation_config()[k] for k in ("temperature", "top_k", "top_p")}
     report["samples"] = []
     for thinking in (True, False):
@@ -131,11 +134,13 @@ def main():
         replies, ended = run_prompts(weights, tokenizer, template, cases, seed=1, **settings)
         report["samples"] += [[q, thinking, r, e] for q, r, e in zip(prompts.SAMPLES, replies, ended)]
     if not args.quick:
-        report["sampled"], more = tool_score(weights, tokenizer, template, seed=2, **settings)
-        wrong += more
+        note("known tools, sampled", call_score(*common, "known", args.data, seed=2, **settings))
+        note("unseen tools", call_score(*common, "unseen", args.data))
+        note("requests for an absent tool", silence_score(*common, "known", args.data, True))
         report["held-out, 4-bit"] = bits_per_byte(weights, args.data, args.device)
-        plain = load_weights(args.checkpoint, args.device, False)
-        report["held-out, bf16"] = bits_per_byte(plain, args.data, args.device)
+        if not converted:
+            plain = load_weights(args.checkpoint, args.device, False)
+            report["held-out, bf16"] = bits_per_byte(plain, args.data, args.device)
     report["wrong"] = wrong
     Path(args.out).write_text(json.dumps(report, indent=1, ensure_ascii=False))
     print(json.dumps({k: v for k, v in report.items() if k != "wrong"}, indent=1, ensure_ascii=False))

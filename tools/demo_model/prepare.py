@@ -1,9 +1,9 @@
 """From the corpora to tokenizer and training data.
 
-  prepare.py --corpus DIR --template FILE --out DIR [--tools N] [--chats N] [--seed N]
+  prepare.py --corpus DIR --template FILE --out DIR [--tokenizer FILE] [--seed N]
 
-writes tokenizer.json, tokenizer_config.json, books.bin, chat.bin, their held-out parts, and report.json. Each .bin file
-holds uint16 codes: a token id in the low 12 bits, bit 15 for tokens that the model should learn to write. Conversations
+writes tokenizer.json, tokenizer_config.json, common_words.json, books.bin, borrowed.bin (conversations of the corpora),
+their held-out parts, and report.json; synthesize.py adds the generated conversations. Each .bin file holds uint16 codes: a token id in the low 12 bits, bit 15 for tokens that the model should learn to write. Conversations
 end with <|endoftext|>.
 """
 
@@ -45,16 +45,18 @@ def thought_for(rng, kind):
 def borrowed_chats(folder, rng):
     """Conversations from the corpora as (messages, held out)."""
     user, assistant = conversations.user, conversations.assistant
+    # People's chat speaks of a person's life: it has its own system message, so that the model does not by default.
+    person = {"role": "system", "content": "You are a person who chats with a friend."}
     for turns in corpus.dialogues(folder):
         thinking = rng.random() < 0.5
-        messages = []
+        messages = [person]
         for i in range(0, len(turns) - 1, 2):
             thought = thought_for(rng, "chat") if thinking else None
             messages += [user(turns[i]), assistant(turns[i + 1], thought)]
         yield messages, rng.random() < 0.02
     for _, turns in corpus.short_answers(folder):
         for thinking in (True, False):
-            yield [user(turns[0]), assistant(turns[1], thought_for(rng, "fact") if thinking else None)], False
+            yield [person, user(turns[0]), assistant(turns[1], thought_for(rng, "fact") if thinking else None)], False
     for context, question, answer, story in corpus.story_questions(folder):
         if len(context) < 1800:
             answer = answer[0].upper() + answer[1:]
@@ -70,18 +72,6 @@ def borrowed_chats(folder, rng):
             yield [user(question), assistant(answer + ".")], rng.random() < 0.02
 
 
-def rendered_chats(args, template):
-    """(text, held out) of every conversation."""
-    for messages, held in borrowed_chats(args.corpus, random.Random(args.seed)):
-        yield template(messages, preserve_thinking=False), held
-    for held, share in ((False, 1.0), (True, 0.01)):
-        source = words.Source(args.seed * 2 + held, held)
-        for make, count in ((conversations.tool_chat, args.tools), (conversations.plain_chat, args.chats)):
-            for _ in range(round(count * share)):
-                messages, tools, _ = make(source)
-                yield template(messages, tools), held
-
-
 def code_chat(ids, opening):
     """Token ids of a rendered conversation -> codes with the assistant's tokens marked, and <|endoftext|> after it."""
     codes = np.array(ids + [C.ENDOFTEXT], dtype=np.uint16)
@@ -93,14 +83,34 @@ def code_chat(ids, opening):
     return codes
 
 
+def code_chats(tokenizer, texts, size=2000):
+    opening = tokenizer.encode("<|im_start|>assistant\n", add_special_tokens=False).ids
+    for i in range(0, len(texts), size):
+        for e in tokenizer.encode_batch_fast(texts[i : i + size], add_special_tokens=False):
+            yield code_chat(e.ids, opening)
+
+
+def write_chats(out, name, parts):
+    """Writes coded conversations; the file appears under its name only when it is whole. Returns a report."""
+    codes = np.concatenate(parts)
+    codes.tofile(out / f"{name}.part")
+    (out / f"{name}.part").rename(out / f"{name}.bin")
+    lengths = np.array([len(p) for p in parts])
+    return {
+        "conversations": len(parts),
+        "tokens": len(codes),
+        "learned": int((codes & REPLY > 0).sum()),
+        "median length": int(np.median(lengths)),
+        "longest": int(lengths.max()),
+    }
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--corpus", required=True)
     parser.add_argument("--template", required=True)
     parser.add_argument("--out", required=True)
     parser.add_argument("--tokenizer", help="use this tokenizer.json instead of training one")
-    parser.add_argument("--tools", type=int, default=60_000, help="synthetic conversations with tools")
-    parser.add_argument("--chats", type=int, default=120_000, help="synthetic conversations without")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     out = Path(args.out)
@@ -108,45 +118,28 @@ def main():
     template = render.compile_template(args.template)
     train, held, report = corpus.split_texts(args.corpus)
     words.COMMON[:] = common_words(text for _, text in train)
-    chats = list(rendered_chats(args, template))
-    random.Random(args.seed).shuffle(chats)
-    print(report, len(chats), "conversations", flush=True)
+    (out / "common_words.json").write_text(json.dumps(words.COMMON))
+    chats = [(template(m), h) for m, h in borrowed_chats(args.corpus, random.Random(args.seed))]
     if args.tokenizer:
         made = json.loads(Path(args.tokenizer).read_text())
     else:
-        sample = [text[:150_000] for _, text in train] + [text for text, _ in chats[:12_000]]
-        made = bpe.train(sample)
+        source = words.Source(args.seed)
+        kinds = [conversations.tool_chat] * 4000 + [conversations.plain_chat] * 6000
+        sample = [text[:150_000] for _, text in train] + [text for text, _ in chats[:2000]]
+        made = bpe.train(sample + [template(m, tools) for m, tools, _ in (make(source) for make in kinds)])
     bpe.write(out, made)
     tokenizer = Tokenizer.from_file(str(out / "tokenizer.json"))
-
-    def encode(texts, size=2000):
-        for i in range(0, len(texts), size):
-            yield from (e.ids for e in tokenizer.encode_batch_fast(texts[i : i + size], add_special_tokens=False))
-
     for name, texts in (("books", train), ("books.heldout", held)):
-        parts = [np.array(ids + [C.ENDOFTEXT], dtype=np.uint16) | REPLY for ids in encode([t for _, t in texts], 50)]
-        codes = np.concatenate(parts)
+        encoded = tokenizer.encode_batch_fast([text for _, text in texts], add_special_tokens=False)
+        codes = np.concatenate([np.array(e.ids + [C.ENDOFTEXT], dtype=np.uint16) | REPLY for e in encoded])
         codes.tofile(out / f"{name}.bin")
-        size = sum(len(t.encode()) for _, t in texts)
+        size = sum(len(text.encode()) for _, text in texts)
         report[name] = {"works": len(texts), "bytes": size, "tokens": len(codes), "bytes a token": size / len(codes)}
-    (out / "books.heldout.txt").write_text("<|endoftext|>".join(t for _, t in held))
-    opening = tokenizer.encode("<|im_start|>assistant\n", add_special_tokens=False).ids
-    for name, wanted in (("chat", False), ("chat.heldout", True)):
-        texts = [t for t, h in chats if h == wanted]
-        parts = [code_chat(ids, opening) for ids in encode(texts)]
-        lengths = np.array([len(p) for p in parts])
-        codes = np.concatenate(parts)
-        codes.tofile(out / f"{name}.bin")
-        report[name] = {
-            "conversations": len(texts),
-            "tokens": len(codes),
-            "learned": int((codes & REPLY > 0).sum()),
-            "median length": int(np.median(lengths)),
-            "longest": int(lengths.max()),
-            "over 1024": int((lengths > 1025).sum()),
-        }
+    (out / "books.heldout.txt").write_text("<|endoftext|>".join(text for _, text in held))
+    for name, wanted in (("borrowed", False), ("borrowed.heldout", True)):
+        parts = list(code_chats(tokenizer, [text for text, h in chats if h == wanted]))
+        report[name] = write_chats(out, name, parts)
     (out / "report.json").write_text(json.dumps(report, indent=1))
-    (out / "common_words.json").write_text(json.dumps(words.COMMON))
     print(json.dumps(report, indent=1))
 
 

@@ -17,13 +17,16 @@ SAMPLES = [
 ]  # fmt: skip
 
 
-def use_common_words(data):
-    words.COMMON[:] = json.loads((Path(data) / "common_words.json").read_text())
+def source(kind, seed, data):
+    """`known`: tools of the training set, perhaps renamed, with held-out values. `unseen`: half of the tools are made
+    up, a quarter are hand-written ones that training left out, and free text uses any held-out word."""
+    words.COMMON[:] = [] if kind == "known" else json.loads((Path(data) / "common_words.json").read_text())
+    return Source(seed, held=True, known_tools=kind == "known")
 
 
-def tool_prompts(count=200, seed=77):
+def tool_prompts(kind, data, count=200, seed=77):
     """Half with thinking; one call or two; some after an earlier exchange."""
-    s = Source(seed, held=True)
+    s = source(kind, seed, data)
     cases = []
     while len(cases) < count:
         tools = conversations.make_tools(s, conversations.tool_count(s))
@@ -33,16 +36,18 @@ def tool_prompts(count=200, seed=77):
             messages += [conversations.user(question), conversations.assistant(reply)]
         ask, calls, _ = conversations.request(s, tools)
         messages.append(conversations.user(ask))
-        cases.append((messages, [t.schema() for t in tools], len(cases) % 2 == 0, calls))
+        schemas = [conversations.schema(s, t) for t in tools]
+        cases.append((messages, schemas, len(cases) % 2 == 0, calls))
     return cases
 
 
-def no_tool_prompts(count=100, seed=78):
-    s = Source(seed, held=True)
+def no_tool_prompts(kind, data, absent, count=100, seed=78):
+    """Small talk and simple questions, or (`absent`) requests for a tool that is not among those given."""
+    s = source(kind, seed, data)
     cases = []
     while len(cases) < count:
         tools = conversations.make_tools(s, conversations.tool_count(s))
-        ask, _, _ = conversations.no_call(s, tools)
+        ask, _, _ = conversations.no_call(s, tools, absent)
         messages = conversations.maybe_system(s) + [conversations.user(ask)]
-        cases.append((messages, [t.schema() for t in tools], len(cases) % 2 == 0))
+        cases.append((messages, [conversations.schema(s, t) for t in tools], len(cases) % 2 == 0))
     return cases

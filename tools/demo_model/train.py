@@ -2,8 +2,9 @@
 
   train.py --data DIR --out DIR --seconds N [--from CHECKPOINT] [--peak-lr X] ...
 
-DIR holds books.bin, books.heldout.bin, chat.bin, chat.heldout.bin (or each as .xz) from prepare.py. The schedule is a
-function of elapsed time, so a run of any length ends with the learning rate at zero and its files written.
+DIR holds books, borrowed (conversations of the corpora) and synthetic (generated ones), each with a held-out part, as
+.bin or .bin.xz: see prepare.py and synthesize.py. The schedule is a function of elapsed time, so a run of any length
+ends with the learning rate at zero and its files written.
 """
 
 import argparse
@@ -24,14 +25,24 @@ from quantize import EffectiveWeights
 ID_BITS = 0x0FFF
 REPLY = 0x8000  # set on tokens that the assistant writes (and on all of a book)
 PADDING = 0x4000
-PROMPT_WEIGHT = 0.1  # weight in the loss of what the user or the template writes
+PROMPT_WEIGHT = 0.03  # weight in the loss of what the user or the template writes
 
 
-def read_tokens(path):
-    path = Path(path)
+def read_tokens(path, wait=0):
+    """The codes of one file; `wait` seconds at most for a file that is still being made."""
+    path, packed = Path(path), Path(f"{path}.xz")
+    for _ in range(wait * 10):
+        if path.exists() or packed.exists():
+            break
+        time.sleep(0.1)
     if path.exists():
         return np.fromfile(path, dtype=np.uint16)
-    return np.frombuffer(lzma.open(f"{path}.xz").read(), dtype=np.uint16)
+    return np.frombuffer(lzma.open(packed).read(), dtype=np.uint16)
+
+
+def read_kind(data, kind, part="", wait=0):
+    names = ("books",) if kind == "books" else ("borrowed", "synthetic")
+    return np.concatenate([read_tokens(data / f"{n}{part}.bin", wait) for n in names])
 
 
 def pack(codes, row, seed):
@@ -126,6 +137,7 @@ def main():
     parser.add_argument("--quantized", type=float, default=0.25, help="last fraction of the time with rounded weights")
     parser.add_argument("--chat-first", type=float, default=0.5, help="share of chat rows at the start")
     parser.add_argument("--chat-last", type=float, default=0.75, help="share of chat rows once weights are rounded")
+    parser.add_argument("--wait", type=int, default=0, help="seconds to wait for data that is still being made")
     parser.add_argument("--eager", action="store_true", help="do not compile")
     args = parser.parse_args()
     started = time.time()
@@ -134,13 +146,6 @@ def main():
     torch.manual_seed(args.seed)
     generator = torch.Generator(device).manual_seed(args.seed)
     data = Path(args.data)
-    books, chat = (
-        Rows(read_tokens(data / f"{n}.bin"), n == "chat", args.row, device, args.seed) for n in ("books", "chat")
-    )
-    held = {
-        n: Rows(read_tokens(data / f"{n}.heldout.bin"), n == "chat", args.row, device) for n in ("books", "chat")
-    }
-    print(f"books {len(books.codes):,} tokens, chat {len(chat.codes):,}; read in {time.time() - started:.1f} s")
     weights = checkpoint.load(args.start) if args.start else initial_weights(args.seed)
     params = {n: w.to(device).requires_grad_() for n, w in weights.items()}
     print(f"{sum(p.numel() for p in params.values()):,} parameters")
@@ -159,14 +164,21 @@ def main():
 
     # Compile for both kinds of weights before the clock of the schedule starts.
     for quantized in (True, False):
-        ids, targets, _ = split(books.at(books.starts(args.batch, generator)))
+        codes = torch.randint(0, ENDOFTEXT, (args.batch, args.row + 1), generator=generator, device=device)
+        ids, targets, _ = split(codes)
         loss, balance = model.loss(effective(quantized), ids, targets)
         (loss.mean() + balance).backward()
         for p in params.values():
             p.grad = None
     torch.cuda.synchronize()
+    print(f"compiled after {time.time() - started:.1f} s", flush=True)
+    books, chat = (
+        Rows(read_kind(data, n, wait=args.wait), n == "chat", args.row, device, args.seed) for n in ("books", "chat")
+    )
+    held = {n: Rows(read_kind(data, n, ".heldout"), n == "chat", args.row, device) for n in ("books", "chat")}
+    print(f"books {len(books.codes):,} tokens, chat {len(chat.codes):,} with padding", flush=True)
     clock = time.time()
-    budget = args.seconds - (clock - started)
+    budget = max(1.0, args.seconds - (clock - started))
     print(f"ready after {clock - started:.1f} s; training for {budget:.0f} s", flush=True)
     step = tokens = 0
     next_measure = 0.5

@@ -45,6 +45,8 @@ def call_thought(s, calls):
 
 
 def make_tool(s, share_invented):
+    if s.known_tools:
+        return s.any(TRAINING_TOOLS)
     if s.chance(share_invented):
         return Invented(s)
     return s.any(HELD_OUT_TOOLS if s.held else TRAINING_TOOLS)
@@ -55,7 +57,9 @@ def make_tools(s, count, share_invented=0.5):
     tools, names = [], set()
     while len(tools) < count:
         tool = make_tool(s, share_invented)
-        if s.held and not isinstance(tool, Invented) and s.chance(0.5):
+        if isinstance(tool, Invented) and s.chance(0.3):
+            tool = Invented(s, s.any([t for t in tools if isinstance(t, Invented)] or [None]))
+        if s.held and not s.known_tools and not isinstance(tool, Invented) and s.chance(0.5):
             tool = s.any(TRAINING_TOOLS)
         if tool.key not in names:
             names.add(tool.key)
@@ -107,15 +111,17 @@ CANNOT = [
 ]  # fmt: skip
 
 
-def no_call(s, tools):
-    """A question that none of the tools serves: small talk, or a request for a tool that is not there."""
+def no_call(s, tools, absent=None):
+    """A question that none of the tools serves: small talk, or (`absent`) a request for a tool that is not there."""
     names = {t.key for t in tools}
-    if s.chance(0.35):
-        while True:
-            absent = make_tool(s, 0.4)
-            if absent.name not in names and (isinstance(absent, Invented) or clearly_absent(absent.name, names)):
+    if s.chance(0.35) if absent is None else absent:
+        other = Invented(s)  # always absent; taken where no known tool clearly is
+        for _ in range(20):
+            known = make_tool(s, 0.4)
+            if known.key not in names and (isinstance(known, Invented) or clearly_absent(known.key, names)):
+                other = known
                 break
-        ask, _ = absent.request(s)
+        ask, _ = other.request(s)
         return ask, s.any(["None of the tools can do this.", "There is no tool for this.", "No tool fits this request."]), s.any(CANNOT)
     while True:
         question, thought, answer = talk.turn(s)
@@ -127,7 +133,7 @@ def no_call(s, tools):
 ALIKE = [
     {"get_weather", "get_forecast"}, {"calculate", "add_numbers"}, {"turn_on_light", "turn_off_light", "set_light"}, {"send_message", "send_email", "call_contact"},
     {"search_web", "get_news", "define_word", "open_url", "find_recipe"}, {"create_reminder", "add_task", "create_note", "create_event", "set_alarm", "set_timer"},
-    {"read_file", "write_file", "delete_file"}, {"add_to_cart", "order_food"}, {"book_flight", "get_directions"}, {"convert_unit", "convert_currency"}, {"play_music", "create_playlist"},
+    {"read_file", "write_file", "delete_file"}, {"book_hotel", "book_table", "book_flight", "rent_car"}, {"get_distance", "get_directions", "search_web", "get_population"}, {"track_package", "flight_status", "cancel_order"}, {"set_light", "set_temperature", "start_vacuum"}, {"add_to_cart", "order_food"}, {"book_flight", "get_directions"}, {"convert_unit", "convert_currency"}, {"play_music", "create_playlist"},
 ]  # fmt: skip
 
 
@@ -141,15 +147,33 @@ def clashes(question, names):
     served = {
         "weather": {"get_weather", "get_forecast", "search_web"}, "time is it": {"get_time"}, "how much": {"calculate", "add_numbers", "get_stock_price"}, "what is": {"calculate", "search_web", "define_word", "translate", "get_stock_price"},
         "calculate": {"calculate"}, "plus": {"calculate", "add_numbers"}, "= ?": {"calculate"}, "+": {"calculate", "add_numbers"}, "which number": {"calculate"}, "who ": {"search_web", "get_news"}, "tell me": {"search_web", "send_message", "get_news"},
-        "where": {"search_web", "get_directions", "track_package"}, "day is it": {"list_events"}, "send a letter": {"send_email", "send_message"}, "please": {"send_message", "create_reminder", "add_task"}, "can you": {"search_web", "create_reminder"},
+        "where": {"search_web", "get_directions", "track_package", "get_distance"}, "many people": {"get_population"}, "why": {"search_web"}, "i am": {"log_workout"}, "i did": {"log_workout"}, "recommend": {"search_web", "find_recipe"}, "should i": {"search_web", "find_recipe", "choose_random"}, "or ": {"choose_random"}, "day is it": {"list_events"}, "send a letter": {"send_email", "send_message"}, "please": {"send_message", "create_reminder", "add_task"}, "can you": {"search_web", "create_reminder"},
         "say ": {"send_message", "translate"}, "write": {"create_note", "write_file"}, "price": {"get_stock_price", "search_web"}, "phone": {"call_contact", "add_contact", "search_web"}, "how many people": {"search_web"}, "how can": {"search_web", "find_recipe"}, "how do": {"search_web", "find_recipe", "get_directions"},
         "explain": {"search_web", "define_word"}, "mean": {"define_word", "translate"}, "spell": {"define_word"}, "capital": {"search_web"}, "name": {"search_web"},
     }  # fmt: skip
     return any(key in q and tools & names for key, tools in served.items())
 
 
+def schema(s, tool):
+    """The tool's schema with the small differences that clients have."""
+    made = tool.schema()
+    parameters = made["function"]["parameters"]
+    if s.chance(0.08):
+        parameters["additionalProperties"] = False
+    if s.chance(0.05):
+        made["function"]["strict"] = True
+    if s.chance(0.1):
+        parameters.pop("required")
+    for p in parameters["properties"].values():
+        if not p["description"] or s.chance(0.05):
+            p.pop("description")
+    if s.chance(0.15):
+        made["function"]["parameters"] = {k: parameters[k] for k in sorted(parameters)}
+    return made
+
+
 def tool_count(s):
-    return s.any([1, 1, 2, 2, 2, 3, 3, 4])
+    return s.any([1, 1, 2, 2, 2, 3, 3, 4, 5])
 
 
 def tool_chat(s):
@@ -175,7 +199,7 @@ def tool_chat(s):
             messages += results + [assistant(reply, think(thought))]
         else:
             break  # a call without a response ends the conversation
-    return messages, [t.schema() for t in tools], thinking
+    return messages, [schema(s, t) for t in tools], thinking
 
 
 def plain_chat(s):

@@ -10,8 +10,7 @@ approve build inspect launch refill water charge register search list reset empt
 OBJECTS = """invoice ticket folder garden robot playlist recipe lamp meeting parcel account report camera sensor channel boat
 train horse house room fence window engine pump tank machine battery screen button page chapter song video picture poster
 menu table seat ship truck bus wagon plane drone field pond tree flower seed basket crate shelf barrel bottle letter stamp
-map route trip tour lesson course exam class team player match score badge prize coin wallet budget payment loan policy
-ticket_list server backup database cluster branch commit build test job queue event alarm signal filter layer shape model
+map route trip tour lesson course exam class team player match score badge prize coin wallet budget payment loan policy server backup database cluster branch commit build test job queue event alarm signal filter layer shape model
 customer worker doctor patient visitor guest member driver pilot teacher pupil""".split()
 
 # Parameter name -> how to make the parameter.
@@ -44,24 +43,47 @@ def say_boolean(value, s):
     return s.any(["on", "true", "yes"] if value else ["off", "false", "no"])
 
 
-class Invented(Tool):
-    """A tool whose requests are built from its parameters' names."""
+def any_word(s):
+    """A word for a name: mostly any frequent word of the books, so that names have to be read and cannot be guessed."""
+    return s.pick(W.COMMON) if W.COMMON and s.chance(0.65) else s.pick(ACTIONS + OBJECTS)
 
-    def __init__(self, s):
-        action, thing = s.pick(ACTIONS), s.pick(OBJECTS)
-        words = thing.replace("_", " ")
-        style = s.int(0, 5)
-        if style <= 3:
-            name = f"{action}_{thing}"
-        elif style == 4:
-            name = action + "".join(part.capitalize() for part in thing.split("_"))
-        else:
-            name = f"{thing}_{action}"
-        self.action, self.words = action, words
-        chosen = s.rng.sample(sorted(PARAMETERS), s.any([1, 2, 2, 3, 3, 4]))
-        parameters = {n: PARAMETERS[n]() for n in chosen}
-        required = chosen[: s.int(1, len(chosen))]
-        description = s.any([f"{action.capitalize()} a {words}.", f"{action.capitalize()} the {words}.", f"Use this to {action} a {words}."])
+
+def parameter_name(s, known):
+    """The name of a parameter of a known kind: its own, or any one or two words."""
+    r = s.rng.random()
+    if r < 0.4:
+        return known
+    if r < 0.75:
+        return any_word(s)
+    return f"{any_word(s)}_{s.any([known, any_word(s)])}"
+
+
+class Invented(Tool):
+    """A tool whose requests are built from its parameters' names. `near` makes the name share a word with that tool's."""
+
+    def __init__(self, s, near=None):
+        action = s.pick(ACTIONS) if s.chance(0.5) else any_word(s)
+        thing = s.pick(OBJECTS) if s.chance(0.4) else any_word(s)
+        if near and s.chance(0.5):
+            action = near.action
+        elif near:
+            thing = near.thing
+        if s.chance(0.15):
+            thing = f"{any_word(s)}_{thing}"
+        self.action, self.thing, self.words = action, thing, thing.replace("_", " ")
+        camel = "".join(part.capitalize() for part in thing.split("_"))
+        names = [f"{action}_{thing}"] * 6 + [action + camel, f"{thing}_{action}", f"{action}-{thing}"]
+        name = s.any(names)
+        parameters = {}
+        for known in s.rng.sample(sorted(PARAMETERS), s.any([1, 1, 2, 2, 3, 3, 4])):
+            parameters[parameter_name(s, known)] = PARAMETERS[known]()
+        for n, parameter in parameters.items():
+            if s.chance(0.5):
+                words = n.replace("_", " ")
+                parameter.description = s.any([f"The {words}", words.capitalize(), f"The {words} of the {self.words}", ""])
+        required = list(parameters)[: s.int(1, len(parameters))]
+        what = f"{action} {s.any(['a', 'the'])} {self.words}"
+        description = s.any([f"{what.capitalize()}.", what.capitalize(), f"Use this to {what}.", f"Lets you {what}."])
         super().__init__(name, description, parameters, ["{none}"], DONE, [], required)
 
     def request(self, s):
@@ -75,17 +97,21 @@ class Invented(Tool):
             label = n.replace("_", " ")
             if kind == "string" and s.chance(0.3):
                 said = f'"{said}"'
-            parts.append(s.any([f"{label} {said}", f"{label} {said}", f"the {label} {said}", f"{label}: {said}", f"{label} set to {said}" if kind == "boolean" else f"{label} {said}"]))
-        joined = parts[0] if len(parts) == 1 else s.any([", ", ", "]).join(parts[:-1]) + s.any([" and ", " and ", ", "]) + parts[-1]
+            ways = [f"{label} {said}"] * 4 + [f"the {label} {said}", f"{label}: {said}", f"{label} set to {said}", f"{said} as the {label}", f"{label}={said}"]
+            parts.append(s.any(ways))
+        joined = parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + s.any([" and ", " and ", ", "]) + parts[-1]
         article = s.any(["a", "the", "my", "this"])
-        verb = s.any([self.action, self.action.capitalize()])
         ask = s.any(
             [
                 f"{self.action.capitalize()} {article} {self.words} with {joined}.",
                 f"Please {self.action} {article} {self.words} with {joined}.",
                 f"Can you {self.action} {article} {self.words} with {joined}?",
                 f"I want to {self.action} {article} {self.words} with {joined}.",
-                f"{verb} {self.words}: {joined}",
+                f"I need you to {self.action} {article} {self.words}. Use {joined}.",
+                f"{self.action.capitalize()} {self.words}: {joined}",
+                f"{self.action} {self.words}, {joined}",
+                f"Use {self.name} with {joined}.",
+                f"Call {self.name}: {joined}",
             ]
         )
         return ask, arguments

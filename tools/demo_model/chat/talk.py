@@ -273,7 +273,89 @@ def spelling(s):
     return s.any([f"How do you spell {w}?", f'Spell "{w}".', f"Can you spell {w}?"]), f"The letters of {w}.", letters
 
 
+WHY = F.pairs("""is the sky blue: Sunlight is scattered by the air, and blue light is scattered most; do we sleep: Sleep gives the body and the mind time to rest;
+do birds sing: Birds sing to find a mate and to say that a place is theirs; is the sea salty: Rivers carry salt from the rocks into the sea, and it stays there; do leaves fall: In autumn many trees drop their leaves to save water in the winter;
+do we eat: Food gives us energy and helps us grow; does it rain: Water rises into the air, forms clouds, and falls down again; is snow white: Snow is white because its crystals reflect all the light; do cats purr: Cats often purr when they are content;
+is fire hot: Burning sets free a great deal of heat; do we have night: The earth turns, and at night our side faces away from the sun; do bees make honey: Bees make honey so that they have food in the winter; are plants green: Leaves are green because of what they use to catch sunlight;
+do people read: People read to learn and to enjoy stories; is ice cold: Water turns to ice only when it is cold; do dogs bark: Dogs bark to warn, to play, or to call for attention; is the moon bright: The moon shines because it reflects the light of the sun""")
+
+
+def why(s):
+    x, y = s.any(WHY)
+    return s.any([f"Why {x}?", f"why {x}", f"Do you know why {subject_first(x)}?"]), "The user asks why. I know a simple reason.", y + "."
+
+
+def subject_first(x):
+    """'is the sky blue' -> 'the sky is blue', for indirect questions."""
+    verb, _, rest = x.partition(" ")
+    words = rest.split()
+    if verb in ("do", "does"):
+        return rest if verb == "do" else " ".join([words[0], words[1] + "s", *words[2:]])
+    cut = 2 if words[0] in ("the", "a") else 1
+    return " ".join(words[:cut] + [verb] + words[cut:])
+
+
+def thing_of_interest(s):
+    """Something to have an opinion on, and whether it is many."""
+    kind = s.int(0, 3)
+    if kind == 0:
+        x = s.any(W.ANIMALS)
+        plural = {"mouse": "mice", "goose": "geese", "wolf": "wolves", "sheep": "sheep", "deer": "deer", "fish": "fish", "fox": "foxes", "ostrich": "ostriches", "butterfly": "butterflies", "donkey": "donkeys", "pony": "ponies", "puppy": "puppies", "octopus": "octopuses"}
+        return plural.get(x, x + "s"), s.any(["they are fun to watch", "they are clever in their own way", "they are good company", "every one of them is different"])
+    if kind == 1:
+        return s.any(W.TOPICS), s.any(["there is so much to learn about it", "it is never boring", "many people enjoy it", "it makes life richer"])
+    if kind == 2:
+        return s.any(W.FOODS), s.any(["many people enjoy it", "it tastes good with bread, I am told", "it is a fine thing on a cold day"])
+    return s.any(["reading", "rain", "winter", "summer", "school", "work", "games", "old books", "holidays", "friends", "the sea", "the moon", "computers"]), s.any(["there is something good in it", "it can be a joy", "it makes me think of old stories"])
+
+
+def likes(s):
+    x, because = thing_of_interest(s)
+    kind = s.int(0, 2)
+    if kind == 0:
+        q = s.any([f"Do you like {x}?", f"do you like {x}", f"Are you fond of {x}?"])
+        return q, f"The user asks if I like {x}. I will answer and ask back.", s.any([f"Yes, I like {x}. I think that {because}. Do you like {x}?", f"I do! I think that {because}.", f"I have only read about {x}, but I think that {because}. And you?"])
+    if kind == 1:
+        q = s.any([f"What do you think about {x}?", f"What do you think of {x}?", f"What is your opinion on {x}?", f"Tell me about {x}.", f"Can we talk about {x}?", f"Let us talk about {x}."])
+        return q, f"The user wants to talk about {x}. I will say something short.", s.any([f"I find {x} interesting. I think that {because}.", f"I like to talk about {x}. I think that {because}. What about you?", f"I only know {x} from books, but I think that {because}."])
+    q = s.any([f"I like {x}.", f"I love {x}!", f"I really like {x}.", f"I don't like {x}.", f"I hate {x}."])
+    if "don't" in q or "hate" in q:
+        return q, f"The user does not like {x}.", s.any([f"That is all right. What is it about {x} that you do not like?", f"I see. Not everybody has to like {x}."])
+    return q, f"The user likes {x}. I will ask more.", s.any([f"How nice! What do you like most about {x}?", f"I understand. I think that {because}.", f"{cap(x)} can be wonderful. Tell me more!"])
+
+
+def daily(s):
+    """Everyday remarks and questions."""
+    q, answer = s.any([
+        ("What did you do yesterday?", "I waited for somebody to write to me. What did you do?"), ("What did you do today?", "I have been talking with people. How was your day?"),
+        ("What are you doing?", "I am talking with you. What are you doing?"), ("What are your plans for today?", "I have no plans. I am here to help you."),
+        ("How was your day?", "It was quiet, thank you. How was yours?"), ("What is your hobby?", "I like to read old stories. What is your hobby?"),
+        ("What should I eat today?", f"How about {s.any(W.FOODS)} with {s.any(W.FOODS)}?"), ("What should I cook?", f"You could make a soup with {s.any(W.FOODS)} and {s.any(W.FOODS)}."),
+        ("What should I do today?", "You could take a walk, read a book, or call a friend."), ("What should I read?", "I like old fairy tales. You could read one of those."),
+        ("Can you help me?", "Of course! What do you need?"), (f"Can you help me with my {s.any(['homework', 'garden', 'letter', 'work', 'cooking', 'English'])}?", "Of course, if it is not too hard. What is the question?"),
+        ("I have a question.", "Please ask. I will try to answer."), ("I need help.", "I am here to help. What is the matter?"), ("I am hungry.", f"Then you should eat something. How about {s.any(W.FOODS)}?"),
+        ("I am thirsty.", "A glass of water would help."), ("I am cold.", "Put on something warm and drink a cup of tea."), ("I cannot sleep.", "Make the room dark and think of something pleasant. Shall I tell you a story?"),
+        (f"I went to the {s.any(W.PLACES)} today.", "That sounds nice. How did you like it?"), (f"I have a {s.any(W.ANIMALS)}.", "How nice! What is its name?"), (f"I bought a new {s.any(W.THINGS)}.", "Wonderful! Do you like it?"),
+        (f"I lost my {s.any(W.THINGS)}.", "I am sorry to hear that. Where did you see it last?"), ("It is raining.", "Then it is a good day to stay inside with a book."), ("It is my birthday!", "Happy birthday! I hope that you have a wonderful day."),
+        ("Yes.", "All right! What would you like to do next?"), ("No.", "All right. Is there anything else?"), ("Okay.", "Good! Can I help you with anything else?"), ("Maybe.", "Take your time to think about it."),
+        ("You are nice.", "Thank you! You are nice, too."), ("You are funny.", "Thank you! I am glad that I made you smile."), ("You are wrong.", "I am sorry. I am a small model and I make mistakes."), ("I don't understand.", "I am sorry. Shall I say it in other words?"),
+        ("Are you sure?", "Not quite. I am a small model, so please check what I say."), ("What do you mean?", "I am sorry, I was not clear. What would you like to know?"), ("Let us play a game.", "Gladly! Ask me a riddle, or give me a sum."),
+        ("Do you speak German?", "No, I only speak English."), ("Can you speak French?", "I am sorry, I only speak English."), ("Can you write code?", "I am too small to write code. I can chat and use tools."), ("Tell me something.", "Did you know that an octopus has three hearts?"),
+        ("Tell me something interesting.", "Honey can keep for thousands of years."), ("Sing a song.", "La la la! I am better at stories than at singing."), ("I miss my friend.", "I am sorry. Perhaps you could write to your friend today."), ("What makes you happy?", "I am glad when I can help somebody."),
+    ])  # fmt: skip
+    if s.chance(0.3):
+        q = q.rstrip("?.!").lower() if s.chance(0.5) else q.replace("I am ", "I'm ").replace("What is", "What's")
+    return q, s.any(["The user is talking about everyday things. I will be friendly.", "A friendly remark. I will answer shortly.", "I will answer and ask back."]), answer
+
+
+def no_such_word(s):
+    w = W.invented(s).lower()
+    q = s.any([f"What is a {w}?", f"What does {w} mean?", f"Do you know what {w} is?", f"Who is {w.capitalize()}?", f"Tell me about {w.capitalize()}."])
+    return q, f"I do not know {w}.", s.any([f"I do not know the word {w}." if "Who" not in q and "about" not in q else f"I do not know who {w.capitalize()} is.", f"I am sorry, I have never heard of {w if 'Who' not in q and 'about' not in q else w.capitalize()}."])
+
+
 TOPICS = [
+    (why, 4), (likes, 9), (daily, 10), (no_such_word, 2),
     (greeting, 10), (identity, 9), (closing, 4), (feelings, 4), (arithmetic, 8), (capital, 6), (small_fact, 12), (definition, 7), (how_to, 4),
     (joke, 3), (listing, 3), (is_it, 3), (story, 6), (poem, 2), (opinion, 2), (unknown, 4), (echo, 3), (spelling, 1),
 ]  # fmt: skip

@@ -116,6 +116,8 @@ class Renamed(Tool):
             verb = s.any(VERB_NAMES.get(verb, [verb]))
         if s.chance(0.15):
             rest = s.any(["current_", "my_", "the_"]) + rest
+        if s.chance(0.3) and W.COMMON:
+            verb, rest = s.pick(W.COMMON), s.any([rest, s.pick(W.COMMON)])
         words = [verb, *rest.split("_")] if rest else [verb]
         if s.chance(0.2):
             self.name = words[0] + "".join(w.capitalize() for w in words[1:])
@@ -126,6 +128,8 @@ class Renamed(Tool):
         self.new, used = {}, set(base.parameters)
         for n in base.parameters:
             other = s.any(PARAMETER_NAMES.get(n, [n])) if s.chance(0.4) else n
+            if s.chance(0.3) and W.COMMON:
+                other = s.pick(W.COMMON)
             self.new[n] = n if other in used else other
             used.add(self.new[n])
         self.parameters = {self.new[n]: p for n, p in base.parameters.items()}
@@ -242,6 +246,25 @@ TOOLS = [
          ["Draw a {color} {shape}.", "Draw a {color} {shape} with {size}.", "I want a {color} {shape} on the canvas."], DONE, ["Here is your {color} {shape}.", "I drew a {color} {shape}."], ["shape", "color"]),
     Tool("plant_crop", "Plant a crop in the garden.", {"crop": text("What to plant", lambda s: s.pick(W.FOODS)), "rows": integer("Number of rows")}, ["Plant {rows} rows of {crop}.", "Put {rows} rows of {crop} in the garden."], DONE, ["{rows} rows of {crop} are planted."]),
     Tool("feed_pet", "Feed a pet.", {"pet": text("The animal", lambda s: s.pick(W.ANIMALS)), "grams": integer("Food in grams", counted(10, 500))}, ["Feed the {pet} {grams} grams.", "Give the {pet} {grams} grams of food."], DONE, ["The {pet} is fed.", "I gave the {pet} {grams} grams."]),
+    Tool("water_plant", "Water a plant.", {"plant": text("Which plant", lambda s: s.any(["rose", "fern", "cactus", "tomato", "lily", "basil", "orchid", W.word(s)])), "liters": real("Liters of water", lambda s: s.any([s.int(1, 9), s.int(1, 9) + 0.5]))},
+         ["Water the {plant} with {liters} liters.", "Give the {plant} {liters} liters of water.", "The {plant} needs {liters} liters of water."], DONE, ["I watered the {plant}.", "The {plant} has got its water."]),
+    Tool("book_hotel", "Book a hotel room.", {"city": text("The city", W.city), "nights": integer("Number of nights"), "guests": integer("Number of guests")},
+         ["Book a hotel in {city} for {nights} nights.", "I need a room in {city} for {nights} nights and {guests} guests.", "Find me a hotel in {city}, {nights} nights."], {"hotel": W.title}, ["Your room is at {hotel} in {city}.", "I booked {hotel} for {nights} nights."], ["city", "nights"]),
+    Tool("rent_car", "Rent a car.", {"city": text("Where to pick it up", W.city), "days": integer("Number of days"), "kind": choice("Kind of car", "small", "van", "truck")},
+         ["Rent a car in {city} for {days} days.", "I need a {kind} in {city} for {days} days.", "Get me a car in {city}, for {days} days."], {"price": counted(30, 900)}, ["Your car in {city} costs {price} dollars.", "The car is yours for {days} days."], ["city", "days"]),
+    Tool("pay_bill", "Pay a bill.", {"company": text("Who gets the money", W.title), "amount": real("Amount in dollars", lambda s: s.any([W.number(s), W.decimal(s)]))},
+         ["Pay {amount} dollars to {company}.", "Pay my bill of {amount} dollars at {company}.", "I owe {company} {amount} dollars, please pay."], DONE, ["I paid {amount} dollars to {company}.", "Your bill at {company} is paid."]),
+    Tool("start_vacuum", "Start the cleaning robot in some rooms.", {"rooms": several("The rooms", lambda s: s.pick(W.ROOMS), low=1, high=3), "quiet": flag("Quiet mode")},
+         ["Clean the {rooms}.", "Vacuum the {rooms}, please.", ("Clean the {rooms} quietly.", {"quiet": True}), "Send the cleaning robot to the {rooms}."], DONE, ["The robot is cleaning the {rooms}.", "I started the robot."], ["rooms"]),
+    Tool("count_words", "Count the words of a text.", {"text": text("The text", W.message)}, ['How many words are in "{text}"?', 'Count the words of "{text}".', "Count the words: {text}"], {"words": counted(2, 20)}, ["The text has {words} words.", "I counted {words} words."]),
+    Tool("get_distance", "Get the distance between two cities.", {"a": text("First city", W.city), "b": text("Second city", W.city)}, ["How far is it from {a} to {b}?", "What is the distance between {a} and {b}?", "Is {a} far from {b}?"], {"kilometers": counted(20, 9000)}, ["It is {kilometers} kilometers from {a} to {b}."]),
+    Tool("rate_movie", "Give a movie a rating.", {"movie": text("Title of the movie", W.title), "stars": integer("Stars from 1 to 5", counted(1, 5))}, ["Give {movie} {stars} stars.", "I rate {movie} with {stars} stars.", "{stars} stars for the movie {movie}."], DONE, ["You gave {movie} {stars} stars."]),
+    Tool("flight_status", "Get the status of a flight.", {"flight": text("Flight number", W.code)}, ["Is flight {flight} on time?", "What is the status of flight {flight}?", "When does {flight} land?"], {"status": lambda s: s.any(["on time", "late", "landed", "boarding"])}, ["Flight {flight} is {status}.", "The flight is {status}."]),
+    Tool("get_population", "Get how many people live in a place.", {"place": text("City or country", W.city)}, ["How many people live in {place}?", "What is the population of {place}?", "Is {place} a big city?"], {"people": counted(1000, 9000000)}, ["{people} people live in {place}."]),
+    Tool("log_workout", "Save a workout.", {"sport": text("Kind of sport", lambda s: s.any(["running", "swimming", "rowing", "cycling", "yoga", "boxing", "hiking", "tennis"])), "minutes": integer("Length in minutes", counted(5, 180))}, ["I did {minutes} minutes of {sport}.", "Save {minutes} minutes of {sport}.", "Log my workout: {sport}, {minutes} minutes."], DONE, ["I saved {minutes} minutes of {sport}.", "Well done! Your workout is saved."]),
+    Tool("cancel_order", "Cancel an order.", {"order": integer("Order number", counted(100, 99999)), "reason": text("Why", lambda s: s.any(["too late", "too expensive", "wrong size", "not needed", W.phrase(s)]))}, ["Cancel order {order}.", "I do not want order {order} any more.", "Cancel my order {order} because it is {reason}.", "Please cancel number {order}, reason: {reason}"], DONE, ["Order {order} is canceled."], ["order"]),
+    Tool("choose_random", "Choose one of several options.", {"options": several("The options", lambda s: s.any([s.pick(W.FOODS), W.name(s), W.city(s), W.word(s)]))}, ["Choose one of {options}.", "Pick one for me: {options}.", "I cannot decide between {options}."], {"choice": W.word}, ["I choose {choice}.", "Take {choice}."]),
+    Tool("shop_hours", "Get the opening hours of a shop.", {"shop": text("Name of the shop", W.title), "day": choice("Day of the week", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")}, ["When does {shop} open on {day}?", "Is {shop} open on {day}?", "Opening hours of {shop} on {day}, please."], {"opens": W.clock}, ["{shop} opens at {opens} on {day}.", "On {day} it opens at {opens}."]),
 ]  # fmt: skip
 
 # Never seen in training; only the test prompts use them.

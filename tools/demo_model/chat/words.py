@@ -11,9 +11,10 @@ HELD_EVERY = 8
 class Source:
     """A random generator that draws from either the training or the held-out part of each pool."""
 
-    def __init__(self, seed, held=False):
+    def __init__(self, seed, held=False, known_tools=False):
         self.rng = random.Random(seed)
         self.held = held
+        self.known_tools = known_tools  # only the hand-written tools of the training set
 
     def pick(self, pool):
         """An entry of the part of the pool that this source may use."""
