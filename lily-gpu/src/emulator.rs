@@ -51,7 +51,7 @@ pub struct EmulatorDevice {
     buffers: HashMap<BufferId, Buffer>,
     next_buffer: u32,
     unused: Buffer,
-    pipelines: HashMap<(String, Vec<(u32, bool)>), Arc<Pipeline>>,
+    pipelines: HashMap<PipelineKey, Arc<Pipeline>>,
     recordings: HashMap<RecordingId, Recording>,
     next_recording: u32,
     submitted: u64,
@@ -59,6 +59,9 @@ pub struct EmulatorDevice {
     undeclared: Vec<String>,
     skipped_barrier: Option<usize>,
 }
+
+/// A kernel's name and its function constants.
+type PipelineKey = (String, Vec<(u32, bool)>);
 
 struct Recording {
     stages: Vec<Vec<(Dispatch, Arc<Pipeline>)>>,

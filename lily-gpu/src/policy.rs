@@ -115,7 +115,7 @@ pub fn attention_route(config: &ModelConfig, context: usize, switches: &Switches
     let attention = &config.attention;
     let group = attention.heads / attention.kv_heads;
     let packed_heads = match attention.head_dim {
-        64 | 128 | 256 if switches.gqa_packing && group % 4 == 0 => Some(4),
+        64 | 128 | 256 if switches.gqa_packing && group.is_multiple_of(4) => Some(4),
         64 | 128 | 256 => Some(1),
         _ => None,
     };
@@ -192,43 +192,43 @@ pub fn check_shape(config: &ModelConfig) -> Result<(), GpuError> {
     };
     let (a, d) = (&config.attention, &config.delta_net);
     limit(
-        config.hidden_size % 32 == 0,
+        config.hidden_size.is_multiple_of(32),
         "hidden_size",
         "a multiple of 32",
         config.hidden_size,
     )?;
     limit(
-        a.head_dim % 32 == 0 && a.head_dim <= 512,
+        a.head_dim.is_multiple_of(32) && a.head_dim <= 512,
         "head_dim",
         "a multiple of 32 up to 512",
         a.head_dim,
     )?;
     limit(
-        a.rotary_dim <= a.head_dim && a.rotary_dim % 2 == 0,
+        a.rotary_dim <= a.head_dim && a.rotary_dim.is_multiple_of(2),
         "rotary dimensions",
         "an even number up to head_dim",
         a.rotary_dim,
     )?;
     limit(
-        a.heads % a.kv_heads == 0,
+        a.heads.is_multiple_of(a.kv_heads),
         "num_attention_heads",
         "a multiple of num_key_value_heads",
         a.heads,
     )?;
     limit(
-        d.key_dim % 32 == 0 && d.key_dim <= 256,
+        d.key_dim.is_multiple_of(32) && d.key_dim <= 256,
         "linear_key_head_dim",
         "a multiple of 32 up to 256",
         d.key_dim,
     )?;
     limit(
-        d.value_dim % 32 == 0 && d.value_dim <= 256,
+        d.value_dim.is_multiple_of(32) && d.value_dim <= 256,
         "linear_value_head_dim",
         "a multiple of 32 up to 256",
         d.value_dim,
     )?;
     limit(
-        d.value_heads % d.key_heads == 0,
+        d.value_heads.is_multiple_of(d.key_heads),
         "linear_num_value_heads",
         "a multiple of linear_num_key_heads",
         d.value_heads,

@@ -296,7 +296,7 @@ impl Placing<'_> {
 
     fn matrix(&mut self, matrix: &Matrix) -> Result<GpuMatrix, GpuError> {
         // The general kernels take 32 columns at a time, which fill whole words at any width.
-        if matrix.cols % 32 != 0 {
+        if !matrix.cols.is_multiple_of(32) {
             return Err(GpuError::Unsupported {
                 what: format!("{}: columns", matrix.name),
                 expected: "a multiple of 32".into(),

@@ -1,5 +1,7 @@
 //! Whole models through the emulator against float64 logits.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
+
 mod checker;
 mod common;
 mod run;

@@ -2,6 +2,8 @@
 //!
 //! Each test sweeps shapes with their edges in the plain emulator, then runs a small case under the checker, which must find nothing.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
+
 mod attention;
 mod broken;
 mod delta;
