@@ -129,13 +129,22 @@ impl Work {
     pub fn of(config: &ModelConfig, bytes: WeightBytes) -> Work {
         let hidden = config.hidden_size;
         let (a, d) = (&config.attention, &config.delta_net);
-        let (queries, kv, values) = (a.heads * a.head_dim, a.kv_heads * a.head_dim, d.value_heads * d.value_dim);
+        let (queries, kv, values) = (
+            a.heads * a.head_dim,
+            a.kv_heads * a.head_dim,
+            d.value_heads * d.value_dim,
+        );
         // The query projection makes a gate of the same size too.
         let attention_macs = hidden * (2 * queries + 2 * kv) + queries * hidden;
         let delta_macs = hidden * (d.conv_channels() + values + 2 * d.value_heads) + values * hidden;
         let (mlp_macs, routed_macs, experts) = match config.mlp {
             MlpConfig::Dense { intermediate } => (3 * hidden * intermediate, 0, (1, 1)),
-            MlpConfig::Moe { experts, top_k, intermediate, shared_intermediate } => {
+            MlpConfig::Moe {
+                experts,
+                top_k,
+                intermediate,
+                shared_intermediate,
+            } => {
                 let shared = hidden * (experts + 1) + 3 * hidden * shared_intermediate;
                 (shared, top_k * 3 * hidden * intermediate, (experts, top_k))
             }
@@ -148,7 +157,11 @@ impl Work {
             weight_bytes: bytes.all,
             expert_bytes: bytes.experts,
             expert_share: experts.1 as f64 / experts.0 as f64,
-            embedding_bytes: if config.tie_word_embeddings { 0.0 } else { bytes.embedding },
+            embedding_bytes: if config.tie_word_embeddings {
+                0.0
+            } else {
+                bytes.embedding
+            },
             logits_bytes: bytes.logits,
             state_bytes: (2 * delta * recurrent) as f64,
             kv_bytes: (attention * 2 * kv * 2) as f64,
@@ -233,8 +246,19 @@ mod tests {
         let packed = |macs: usize| macs as f64 * 4.5 / 8.0;
         let vocabulary = packed(config.hidden_size * config.vocab_size);
         let experts = packed(40 * 256 * 3 * 2048 * 512);
-        let work = Work::of(&config, WeightBytes { all: 0.0, experts, embedding: vocabulary, logits: vocabulary });
-        Work { weight_bytes: packed(work.dense_macs as usize) + experts + 2.0 * vocabulary, ..work }
+        let work = Work::of(
+            &config,
+            WeightBytes {
+                all: 0.0,
+                experts,
+                embedding: vocabulary,
+                logits: vocabulary,
+            },
+        );
+        Work {
+            weight_bytes: packed(work.dense_macs as usize) + experts + 2.0 * vocabulary,
+            ..work
+        }
     }
 
     /// Published in September 2026 for an engine of this model on an M5 Max with 40 cores, whose decode pass has 555 stages:
@@ -259,7 +283,10 @@ mod tests {
             let close = |predicted: f64, published: f64| {
                 let ratio = predicted / published;
                 println!("{context}: {predicted:.1} for {published}, ratio {ratio:.3}");
-                assert!((0.75..=1.25).contains(&ratio), "{context} tokens: {predicted:.1} predicted, {published} published");
+                assert!(
+                    (0.75..=1.25).contains(&ratio),
+                    "{context} tokens: {predicted:.1} predicted, {published} published"
+                );
             };
             close(m5.decode(&work, context, 555), decode);
             close(m5.prefill(&work, context, 2048, 555), prefill);
@@ -270,9 +297,20 @@ mod tests {
     fn the_bytes_of_a_token_are_those_that_were_counted_elsewhere() {
         let work = qwen();
         let weights = work.weight_bytes - work.embedding_bytes - work.expert_bytes * (1.0 - work.expert_share);
-        assert!((1.60e9..1.75e9).contains(&weights), "{weights}: 1.67 GB of weights a token");
-        assert!((0.12e9..0.14e9).contains(&work.state_bytes), "{}: 126 MB of state a token", work.state_bytes);
-        assert!((18e9..21e9).contains(&work.weight_bytes), "{}: a file of about 19 GB", work.weight_bytes);
+        assert!(
+            (1.60e9..1.75e9).contains(&weights),
+            "{weights}: 1.67 GB of weights a token"
+        );
+        assert!(
+            (0.12e9..0.14e9).contains(&work.state_bytes),
+            "{}: 126 MB of state a token",
+            work.state_bytes
+        );
+        assert!(
+            (18e9..21e9).contains(&work.weight_bytes),
+            "{}: a file of about 19 GB",
+            work.weight_bytes
+        );
     }
 
     #[test]

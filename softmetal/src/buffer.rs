@@ -104,6 +104,11 @@ impl Memory {
         (start, start + pages(self.length))
     }
 
+    /// The pages belong to the program.
+    pub fn is_wrapped(&self) -> bool {
+        !self.owned
+    }
+
     /// The pages may be protected while a command buffer uses them.
     pub fn can_be_watched(&self) -> bool {
         self.owned

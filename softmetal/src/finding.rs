@@ -15,7 +15,8 @@ pub enum FindingKind {
     EncodeAfterEnd,
     /// A commit while an encoder of the command buffer is still open.
     OpenEncoder,
-    /// A bound buffer is in none of the queue's committed residency sets.
+    /// A buffer is bound that was added to the queue's residency set and never committed, or that lies in pages of the program's
+    /// own and was left out of the set.
     NotResident,
     /// A residency set was changed while a command buffer was in flight.
     ResidencyChangedInFlight,

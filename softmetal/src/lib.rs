@@ -43,7 +43,7 @@ use std::ffi::CStr;
 use objc2::ClassType;
 
 pub use finding::{Finding, FindingKind};
-pub use machine::{MachineSpec, NoCopy, SoftMetal, Statistics};
+pub use machine::{MachineSpec, NoCopy, SoftMetal, Statistics, TensorOperations};
 
 /// Makes the class of that name known to the runtime, if this crate has it.
 fn register_class(name: &CStr) {

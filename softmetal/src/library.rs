@@ -15,7 +15,7 @@ use objc2_metal::{MTLDataType, MTLLanguageVersion, MTLMathFloatingPointFunctions
 use shader_tool::{Constants, Library, Options, SourceFile, Value};
 
 use crate::foundation::SoftError;
-use crate::machine::{Machine, needs_macos};
+use crate::machine::{Machine, TensorOperations, needs_macos};
 
 define_class!(
     #[unsafe(super(NSObject))]
@@ -127,6 +127,9 @@ impl SoftLibrary {
         let newest = newest_language(machine.spec.os.0);
         if let Some(version) = options.and_then(|options| options.ivars().get()) {
             let asked = (version.0 >> 16, version.0 & 0xffff);
+            if asked >= (4, 0) && machine.spec.tensor_operations == TensorOperations::DoNotCompile {
+                return Err("MPPTensorOpsMatMul2d.h: no matching function for call".into());
+            }
             if asked > newest {
                 return Err(format!(
                     "Metal {}.{} is not supported; the newest is {}.{}",
@@ -135,10 +138,13 @@ impl SoftLibrary {
             }
         }
         let sources = [SourceFile::new("library.metal", text)];
-        let options = Options {
+        let mut options = Options {
             mode: machine.spec.mode,
             ..Options::default()
         };
+        if machine.spec.tensor_operations == TensorOperations::OtherLayout {
+            options.defines.push(("MPP_MISCOMPUTES".into(), "1".into()));
+        }
         let library = Library::build(&sources, options).map_err(|error| error.to_string())?;
         let fields = LibraryFields {
             library: Arc::new(library),

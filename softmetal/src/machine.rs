@@ -20,6 +20,17 @@ pub enum NoCopy {
     Empty,
 }
 
+/// What the tensor operations of Metal 4 do, on a machine whose GPU and system have them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TensorOperations {
+    /// They work.
+    Work,
+    /// The system's headers do not compile, as after some updates of macOS.
+    DoNotCompile,
+    /// The elements of a result lie elsewhere than on M5.
+    OtherLayout,
+}
+
 /// The Mac to play.
 #[derive(Clone, Debug)]
 pub struct MachineSpec {
@@ -37,6 +48,10 @@ pub struct MachineSpec {
     pub max_buffer_length: usize,
     /// What `newBufferWithBytesNoCopy` does.
     pub no_copy: NoCopy,
+    /// What the tensor operations do.
+    pub tensor_operations: TensorOperations,
+    /// The GPU time that a command buffer reports for each of its dispatches; `None` reports the time that it really took.
+    pub seconds_per_dispatch: Option<f64>,
     /// Plain for speed; checked to have every memory access of the kernels and of the host watched.
     pub mode: Mode,
     /// Every command buffer from this number on, counted from 0, is killed like one that the display watchdog stops.
@@ -54,6 +69,8 @@ impl MachineSpec {
             working_set: 11_453_251_584,
             max_buffer_length: 8_589_934_592,
             no_copy: NoCopy::Works,
+            tensor_operations: TensorOperations::Work,
+            seconds_per_dispatch: None,
             mode: Mode::Plain,
             killed_from: None,
         }

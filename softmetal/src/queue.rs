@@ -7,9 +7,10 @@ use objc2::runtime::{NSObject, NSObjectProtocol};
 use objc2::{AnyThread, DefinedClass, define_class, msg_send};
 use objc2_foundation::NSString;
 
+use crate::buffer::Memory;
 use crate::command_buffer::SoftCommandBuffer;
 use crate::machine::Machine;
-use crate::residency::{Committed, Members, SoftResidencySet};
+use crate::residency::{Members, SoftResidencySet};
 
 /// What a queue and its command buffers share.
 pub(crate) struct QueueFields {
@@ -19,16 +20,11 @@ pub(crate) struct QueueFields {
 }
 
 impl QueueFields {
-    /// Whether a buffer was there when the queue's residency sets were committed and is in none of them.
-    pub fn was_left_out(&self, id: u64) -> bool {
+    /// Whether the queue's residency sets miss a buffer that they should have.
+    pub fn misses(&self, memory: &Memory) -> bool {
         let sets = self.residency.lock().unwrap_or_else(PoisonError::into_inner);
-        let committed = |set: &Arc<Members>, holds: fn(&Committed, u64) -> bool| {
-            holds(&set.committed.lock().unwrap_or_else(PoisonError::into_inner), id)
-        };
-        sets.iter().any(|set| committed(set, |set, id| id < set.next_id))
-            && !sets
-                .iter()
-                .any(|set| committed(set, |set, id| set.buffers.contains(&id)))
+        let any = |test: fn(&Members, u64) -> bool| sets.iter().any(|set| test(set, memory.id));
+        !any(Members::is_member) && (any(Members::is_staged) || memory.is_wrapped() && any(Members::was_there))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use objc2::rc::{Allocated, Retained};
 use objc2::runtime::{NSObject, NSObjectProtocol};
@@ -41,20 +41,45 @@ define_class!(
 
 /// What a commit made of a set.
 #[derive(Default)]
-pub(crate) struct Committed {
+struct Committed {
     /// Ids of the buffers.
-    pub buffers: BTreeSet<u64>,
+    buffers: BTreeSet<u64>,
     /// Buffers made later have ids from here on.
-    pub next_id: u64,
+    next_id: u64,
 }
 
 /// The buffers of a set, by id.
 #[derive(Default)]
 pub(crate) struct Members {
     /// As of the last commit.
-    pub committed: Mutex<Committed>,
+    committed: Mutex<Committed>,
     /// As of the last change.
     staged: Mutex<BTreeSet<u64>>,
+}
+
+impl Members {
+    fn committed(&self) -> MutexGuard<'_, Committed> {
+        self.committed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn staged(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+        self.staged.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The set holds the buffer.
+    pub fn is_member(&self, id: u64) -> bool {
+        self.committed().buffers.contains(&id)
+    }
+
+    /// The buffer was added, whether that was committed or not.
+    pub fn is_staged(&self, id: u64) -> bool {
+        self.staged().contains(&id)
+    }
+
+    /// The buffer existed when the set was committed.
+    pub fn was_there(&self, id: u64) -> bool {
+        id < self.committed().next_id
+    }
 }
 
 pub(crate) struct ResidencyFields {
@@ -92,7 +117,7 @@ define_class!(
         fn commit(&self) {
             self.report_if_in_flight("a commit changed");
             let committed = Committed { buffers: self.staged().clone(), next_id: self.ivars().machine.new_id() };
-            *self.ivars().members.committed.lock().unwrap_or_else(PoisonError::into_inner) = committed;
+            *self.ivars().members.committed() = committed;
         }
 
         #[unsafe(method(requestResidency))]
@@ -113,12 +138,8 @@ impl SoftResidencySet {
         unsafe { msg_send![super(this), init] }
     }
 
-    fn staged(&self) -> std::sync::MutexGuard<'_, BTreeSet<u64>> {
-        self.ivars()
-            .members
-            .staged
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    fn staged(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+        self.ivars().members.staged()
     }
 
     fn report_if_in_flight(&self, what: &str) {

@@ -4,13 +4,13 @@ mod common;
 
 use std::ptr::NonNull;
 
-use common::{Bench, COUNT, bind, bind_count, dispatch, finish, pipeline, read, write};
+use common::{Bench, COUNT, KERNELS, bind, bind_count, dispatch, finish, pipeline_with, read, write};
 use objc2::rc::autoreleasepool;
 use objc2::runtime::ProtocolObject;
 use objc2_metal::{
     MTLBarrierScope, MTLBuffer, MTLCommandBuffer, MTLCommandEncoder, MTLCommandQueue, MTLCompileOptions,
-    MTLComputeCommandEncoder, MTLDevice, MTLDispatchType, MTLMathMode, MTLResidencySet, MTLResidencySetDescriptor,
-    MTLResourceOptions,
+    MTLComputeCommandEncoder, MTLComputePipelineDescriptor, MTLDevice, MTLDispatchType, MTLMathMode, MTLResidencySet,
+    MTLResidencySetDescriptor, MTLResourceOptions,
 };
 use softmetal::{FindingKind, MachineSpec};
 
@@ -100,7 +100,7 @@ fn a_commit_with_an_open_encoder() {
 }
 
 #[test]
-fn a_buffer_outside_the_residency_set() {
+fn a_residency_set_that_was_not_committed() {
     check(FindingKind::NotResident, |bench| {
         let (a, b) = (bench.buffer(), bench.buffer());
         let set = bench
@@ -109,6 +109,7 @@ fn a_buffer_outside_the_residency_set() {
             .unwrap();
         set.addAllocation(ProtocolObject::from_ref(&*a));
         set.commit();
+        set.addAllocation(ProtocolObject::from_ref(&*b));
         bench.queue.addResidencySet(&set);
         let (command_buffer, encoder) = bench.begin();
         bench.encode_double(&encoder, &a, &b);
@@ -268,10 +269,8 @@ fn writing_to_memory_that_is_mapped_read_only() {
 #[test]
 fn a_pipeline_of_32_threads() {
     check(FindingKind::PipelineOf32Threads, |bench| {
-        let source = "#include <metal_stdlib>\nusing namespace metal;\n\
-            [[max_total_threads_per_threadgroup(32)]] kernel void narrow(device uint* out [[buffer(0)]],\n\
-            uint id [[thread_position_in_grid]]) { out[id] = id; }\n";
-        pipeline(&bench.device, source, "narrow");
+        let narrow = |descriptor: &MTLComputePipelineDescriptor| descriptor.setMaxTotalThreadsPerThreadgroup(32);
+        pipeline_with(&bench.device, KERNELS, "double_into", narrow);
     });
 }
 

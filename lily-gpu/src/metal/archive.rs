@@ -42,7 +42,11 @@ impl Archive {
                 descriptor.setUrl(None);
                 open()
             })?;
-            Some(Self { archive, path, changed: false })
+            Some(Self {
+                archive,
+                path,
+                changed: false,
+            })
         })
     }
 
@@ -53,7 +57,10 @@ impl Archive {
 
     /// Adds the machine code of a pipeline that was made from `descriptor`.
     pub fn add(&mut self, descriptor: &MTLComputePipelineDescriptor) {
-        self.changed |= self.archive.addComputePipelineFunctionsWithDescriptor_error(descriptor).is_ok();
+        self.changed |= self
+            .archive
+            .addComputePipelineFunctionsWithDescriptor_error(descriptor)
+            .is_ok();
     }
 
     /// Writes the file if there is anything new: beside it first, then in its place, so that no half of it is ever seen.
@@ -63,7 +70,10 @@ impl Archive {
         }
         let beside = self.path.with_extension(format!("{}.part", std::process::id()));
         let written = autoreleasepool(|_| {
-            let directory = self.path.parent().is_some_and(|directory| fs::create_dir_all(directory).is_ok());
+            let directory = self
+                .path
+                .parent()
+                .is_some_and(|directory| fs::create_dir_all(directory).is_ok());
             directory && url(&beside).is_some_and(|url| self.archive.serializeToURL_error(&url).is_ok())
         });
         if !written || fs::rename(&beside, &self.path).is_err() {

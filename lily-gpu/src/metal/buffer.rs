@@ -34,18 +34,32 @@ impl Buffer {
         autoreleasepool(|_| {
             // Tracked, as buffers are by default: Metal then orders command buffers that use it. Metal clears new buffers.
             let options = MTLResourceOptions::StorageModeShared;
-            let buffer = system.device().newBufferWithLength_options(len.max(1), options).ok_or_else(|| {
-                GpuError::OutOfMemory { label: label.into(), needed: len, available: system.max_buffer_length() }
-            })?;
+            let buffer = system
+                .device()
+                .newBufferWithLength_options(len.max(1), options)
+                .ok_or_else(|| GpuError::OutOfMemory {
+                    label: label.into(),
+                    needed: len,
+                    available: system.max_buffer_length(),
+                })?;
             buffer.setLabel(Some(&NSString::from_str(label)));
-            Ok(Self { buffer: ManuallyDrop::new(buffer), len, _pages: None })
+            Ok(Self {
+                buffer: ManuallyDrop::new(buffer),
+                len,
+                _pages: None,
+            })
         })
     }
 
     /// A buffer over whole pages of memory that nobody writes; `None` where Metal does not take them.
     ///
     /// The GPU never writes it, so no tracking is needed.
-    pub fn over_pages(system: &System, label: &str, pages: Arc<dyn AsRef<[u8]> + Send + Sync>, range: Pages) -> Option<Self> {
+    pub fn over_pages(
+        system: &System,
+        label: &str,
+        pages: Arc<dyn AsRef<[u8]> + Send + Sync>,
+        range: Pages,
+    ) -> Option<Self> {
         let bytes = (*pages).as_ref();
         let start = bytes.as_ptr() as usize;
         // The range lies in the mapping, up to the end of the mapping's last page.
@@ -55,14 +69,20 @@ impl Buffer {
             let options = MTLResourceOptions::StorageModeShared | MTLResourceOptions::HazardTrackingModeUntracked;
             // SAFETY: whole pages of a mapping (checked above) that `_pages` keeps; nothing writes them.
             let buffer = unsafe {
-                system.device().newBufferWithBytesNoCopy_length_options_deallocator(pointer, range.len, options, None)
+                system
+                    .device()
+                    .newBufferWithBytesNoCopy_length_options_deallocator(pointer, range.len, options, None)
             }?;
             // Virtual GPUs return a buffer of no length.
             if buffer.length() < range.len {
                 return None;
             }
             buffer.setLabel(Some(&NSString::from_str(label)));
-            Some(Self { buffer: ManuallyDrop::new(buffer), len: range.len, _pages: Some(pages) })
+            Some(Self {
+                buffer: ManuallyDrop::new(buffer),
+                len: range.len,
+                _pages: Some(pages),
+            })
         })
     }
 

@@ -11,8 +11,8 @@ use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::ProtocolObject;
 use objc2_foundation::NSString;
 use objc2_metal::{
-    MTLBarrierScope, MTLBlitCommandEncoder, MTLCommandBuffer, MTLCommandBufferStatus, MTLCommandEncoder, MTLCommandQueue,
-    MTLComputeCommandEncoder, MTLDevice, MTLDispatchType, MTLResidencySet, MTLSize,
+    MTLBarrierScope, MTLBlitCommandEncoder, MTLCommandBuffer, MTLCommandBufferStatus, MTLCommandEncoder,
+    MTLCommandQueue, MTLComputeCommandEncoder, MTLDevice, MTLDispatchType, MTLResidencySet, MTLSize,
 };
 
 use super::buffer::Buffer;
@@ -55,7 +55,10 @@ impl Queue {
     /// # Errors
     /// Metal gives none.
     pub fn command_buffer(&self) -> Result<CommandBuffer, GpuError> {
-        let buffer = self.queue.commandBufferWithUnretainedReferences().ok_or_else(|| no("command buffer"))?;
+        let buffer = self
+            .queue
+            .commandBufferWithUnretainedReferences()
+            .ok_or_else(|| no("command buffer"))?;
         Ok(CommandBuffer { buffer })
     }
 }
@@ -110,11 +113,18 @@ impl CommandBuffer {
             self.buffer.waitUntilCompleted();
             if self.buffer.status() == MTLCommandBufferStatus::Completed {
                 // SAFETY: two properties of a completed command buffer, both of type CFTimeInterval, a double.
-                let (start, end): (f64, f64) =
-                    unsafe { (msg_send![&*self.buffer, GPUStartTime], msg_send![&*self.buffer, GPUEndTime]) };
+                let (start, end): (f64, f64) = unsafe {
+                    (
+                        msg_send![&*self.buffer, GPUStartTime],
+                        msg_send![&*self.buffer, GPUEndTime],
+                    )
+                };
                 return Ok(end - start);
             }
-            let reason = self.buffer.error().map(|error| error.localizedDescription().to_string());
+            let reason = self
+                .buffer
+                .error()
+                .map(|error| error.localizedDescription().to_string());
             Err(GpuError::Device(format!(
                 "the GPU did not finish its work: {}",
                 reason.as_deref().unwrap_or("Metal gives no reason")
@@ -141,7 +151,10 @@ impl ComputeEncoder {
     pub fn set_buffer(&self, slot: usize, buffer: &Buffer, offset: usize) {
         assert!(slot < SLOTS && offset < buffer.len());
         // SAFETY: slot and offset exist (asserted); the device keeps the buffer until the work is done.
-        unsafe { self.encoder.setBuffer_offset_atIndex(Some(buffer.metal()), offset, slot) };
+        unsafe {
+            self.encoder
+                .setBuffer_offset_atIndex(Some(buffer.metal()), offset, slot)
+        };
     }
 
     /// Binds a copy of a few bytes to a slot.
@@ -162,7 +175,8 @@ impl ComputeEncoder {
             height: height as usize,
             depth: depth as usize,
         };
-        self.encoder.dispatchThreadgroups_threadsPerThreadgroup(size(threadgroups), size(threads));
+        self.encoder
+            .dispatchThreadgroups_threadsPerThreadgroup(size(threadgroups), size(threads));
     }
 
     /// What follows waits for all dispatches so far and sees what they wrote.
@@ -194,13 +208,14 @@ impl BlitEncoder {
         assert!(from_offset + len <= from.len() && to_offset + len <= to.len());
         // SAFETY: both ranges exist (asserted); the device keeps the buffers until the work is done.
         unsafe {
-            self.encoder.copyFromBuffer_sourceOffset_toBuffer_destinationOffset_size(
-                from.metal(),
-                from_offset,
-                to.metal(),
-                to_offset,
-                len,
-            );
+            self.encoder
+                .copyFromBuffer_sourceOffset_toBuffer_destinationOffset_size(
+                    from.metal(),
+                    from_offset,
+                    to.metal(),
+                    to_offset,
+                    len,
+                );
         }
     }
 

@@ -29,9 +29,23 @@ impl MappedFile {
         let page = page_size();
         let all = len.next_multiple_of(page);
         let window = all.min(max_buffer / page * page);
-        let step = if window == all { all } else { window - OVERLAP.min(window / 2) / page * page };
-        let count = if window == all { 1 } else { (all - window).div_ceil(step) + 1 };
-        Self { start, len: all, window, step, buffers: vec![None; count] }
+        let step = if window == all {
+            all
+        } else {
+            window - OVERLAP.min(window / 2) / page * page
+        };
+        let count = if window == all {
+            1
+        } else {
+            (all - window).div_ceil(step) + 1
+        };
+        Self {
+            start,
+            len: all,
+            window,
+            step,
+            buffers: vec![None; count],
+        }
     }
 
     /// Whether this is the mapping at that address.
@@ -44,7 +58,13 @@ impl MappedFile {
         let index = (range.start / self.step).min(self.buffers.len() - 1);
         let start = index * self.step;
         let len = self.window.min(self.len - start);
-        (range.start >= start && range.end <= start + len).then_some((index, Pages { start: self.start + start, len }))
+        (range.start >= start && range.end <= start + len).then_some((
+            index,
+            Pages {
+                start: self.start + start,
+                len,
+            },
+        ))
     }
 
     /// The buffer of a window, if it was made.
@@ -75,7 +95,10 @@ mod tests {
     fn a_file_that_fits_is_one_window() {
         let file = MappedFile::new(0x10000, 100_000, 1 << 30);
         let (index, pages) = file.window_of(&(99_000..100_000)).unwrap();
-        assert_eq!((index, pages.start, pages.len), (0, 0x10000, 100_000_usize.next_multiple_of(page_size())));
+        assert_eq!(
+            (index, pages.start, pages.len),
+            (0, 0x10000, 100_000_usize.next_multiple_of(page_size()))
+        );
     }
 
     #[test]
@@ -86,7 +109,9 @@ mod tests {
         let overlap = 8 * page;
         for start in (0..len - overlap).step_by(page / 3) {
             let range = start..start + overlap;
-            let (_, pages) = file.window_of(&range).unwrap_or_else(|| panic!("{range:?} lies in no window"));
+            let (_, pages) = file
+                .window_of(&range)
+                .unwrap_or_else(|| panic!("{range:?} lies in no window"));
             let first = pages.start - (1 << 40);
             assert!(first.is_multiple_of(page) && first <= range.start && range.end <= first + pages.len);
             assert!(pages.len <= max && first + pages.len <= len.next_multiple_of(page));

@@ -115,13 +115,19 @@ impl MetalDevice {
     /// # Errors
     /// As [`Self::open`].
     pub fn with_sources(sources: &[SourceFile], options: MetalOptions<'_>) -> Result<Self, GpuError> {
-        let MetalOptions { tensor_operations, cache, progress } = options;
+        let MetalOptions {
+            tensor_operations,
+            cache,
+            progress,
+        } = options;
         let system = System::detect()?;
         let queue = Queue::new(&system)?;
         let mut notices = Vec::new();
         let mut prepare = |family| {
             self_test::run(&system, &queue, sources, family)?;
-            let archive = cache.as_ref().and_then(|directory| Archive::open(&system, sources, family, directory));
+            let archive = cache
+                .as_ref()
+                .and_then(|directory| Archive::open(&system, sources, family, directory));
             Kernels::compile(&system, sources, family, archive, progress)
         };
         let tensor = (tensor_operations && system.has_tensor_operations()).then(|| prepare(KernelFamily::Tensor));
@@ -129,12 +135,18 @@ impl MetalDevice {
             Some(Ok(kernels)) => (KernelFamily::Tensor, kernels),
             Some(Err(error)) => {
                 // The system supplies the tensor headers, so an update of macOS can break them.
-                notices.push(format!("tensor operations cannot be used here, so simdgroup_matrix is: {error}"));
+                notices.push(format!(
+                    "tensor operations cannot be used here, so simdgroup_matrix is: {error}"
+                ));
                 (KernelFamily::Simdgroup, prepare(KernelFamily::Simdgroup)?)
             }
             None => (KernelFamily::Simdgroup, prepare(KernelFamily::Simdgroup)?),
         };
-        let residency = if system.has_residency_sets() { Some(Residency::new(&system)?) } else { None };
+        let residency = if system.has_residency_sets() {
+            Some(Residency::new(&system)?)
+        } else {
+            None
+        };
         let unused = Buffer::new(&system, "unused slots", SLOTS * UNUSED_BYTES)?;
         Ok(Self {
             system,
@@ -197,7 +209,8 @@ impl MetalDevice {
         }
         let known = self.files.iter().position(|file| file.is_at(start));
         let index = known.unwrap_or_else(|| {
-            self.files.push(MappedFile::new(start, map.len(), self.system.max_buffer_length()));
+            self.files
+                .push(MappedFile::new(start, map.len(), self.system.max_buffer_length()));
             self.files.len() - 1
         });
         let (window, pages) = self.files[index].window_of(&(offset..offset + bytes.len()))?;
@@ -211,7 +224,11 @@ impl MetalDevice {
                 id
             }
         };
-        Some(Slice { buffer, offset: start + offset - pages.start, len: bytes.len() })
+        Some(Slice {
+            buffer,
+            offset: start + offset - pages.start,
+            len: bytes.len(),
+        })
     }
 
     /// Takes a buffer into the device; `weights` join the residency set, if it is still open.
@@ -229,23 +246,38 @@ impl MetalDevice {
 
     fn new_buffer(&self, label: &str, bytes: usize) -> Result<Buffer, GpuError> {
         if bytes > self.available() {
-            return Err(GpuError::OutOfMemory { label: label.into(), needed: bytes, available: self.available() });
+            return Err(GpuError::OutOfMemory {
+                label: label.into(),
+                needed: bytes,
+                available: self.available(),
+            });
         }
         Buffer::new(&self.system, label, bytes.max(4))
     }
 
     /// The buffer of a slice, which must lie inside it.
     fn buffer(&self, slice: &Slice) -> Result<&Buffer, GpuError> {
-        let Allocated { buffer, .. } = self.buffers.get(&slice.buffer).ok_or_else(|| missing("buffer", slice.buffer.0))?;
+        let Allocated { buffer, .. } = self
+            .buffers
+            .get(&slice.buffer)
+            .ok_or_else(|| missing("buffer", slice.buffer.0))?;
         if is_inside(slice, buffer.len()) {
             return Ok(buffer);
         }
         let Slice { offset, len, .. } = slice;
-        Err(GpuError::Device(format!("{len} bytes at {offset} of a buffer of {}", buffer.len())))
+        Err(GpuError::Device(format!(
+            "{len} bytes at {offset} of a buffer of {}",
+            buffer.len()
+        )))
     }
 
     fn launch(&mut self, dispatch: &Dispatch) -> Result<Launch, GpuError> {
-        let Dispatch { kernel, constants, label, .. } = dispatch;
+        let Dispatch {
+            kernel,
+            constants,
+            label,
+            ..
+        } = dispatch;
         let invalid = |what: &str| GpuError::Device(format!("{label} ({kernel}): {what}"));
         if dispatch.arguments.len() > SLOTS {
             return Err(invalid("more arguments than there are slots"));
@@ -264,7 +296,12 @@ impl MetalDevice {
         }
         let pipeline = self.kernels.pipeline(&self.system, kernel, constants)?;
         pipeline.check_threads(dispatch.threads)?;
-        Ok(Launch { pipeline, arguments, threadgroups: dispatch.threadgroups, threads: dispatch.threads })
+        Ok(Launch {
+            pipeline,
+            arguments,
+            threadgroups: dispatch.threadgroups,
+            threads: dispatch.threads,
+        })
     }
 
     /// Commits the residency set before the first work. Afterwards it is left alone.
@@ -285,13 +322,19 @@ impl MetalDevice {
                 command_buffer.commit();
             });
             self.submitted += 1;
-            self.in_flight.push_back(Submission { event: self.submitted, parts: vec![command_buffer], shape: None });
+            self.in_flight.push_back(Submission {
+                event: self.submitted,
+                parts: vec![command_buffer],
+                shape: None,
+            });
         }
     }
 
     /// Waits for the oldest work in flight.
     fn finish_oldest(&mut self) {
-        let Some(submission) = self.in_flight.pop_front() else { return };
+        let Some(submission) = self.in_flight.pop_front() else {
+            return;
+        };
         let Submission { event, parts, shape } = submission;
         let count = parts.len();
         let mut longest: f64 = 0.0;
@@ -380,7 +423,10 @@ fn missing(what: &str, id: u32) -> GpuError {
 impl Device for MetalDevice {
     fn describe(&self) -> DeviceDescription {
         let description = format!("{}, {}", self.system.describe(), self.family.name());
-        DeviceDescription { kind: "metal", description }
+        DeviceDescription {
+            kind: "metal",
+            description,
+        }
     }
 
     fn available(&self) -> usize {
@@ -398,11 +444,17 @@ impl Device for MetalDevice {
         }
         let mut buffer = self.new_buffer(label, bytes.len())?;
         buffer.write(0, bytes);
-        Ok(Slice { buffer: self.add(buffer, true), offset: 0, len: bytes.len() })
+        Ok(Slice {
+            buffer: self.add(buffer, true),
+            offset: 0,
+            len: bytes.len(),
+        })
     }
 
     fn release(&mut self, buffer: BufferId) {
-        let Some(Allocated { buffer, resident }) = self.buffers.remove(&buffer) else { return };
+        let Some(Allocated { buffer, resident }) = self.buffers.remove(&buffer) else {
+            return;
+        };
         self.allocated -= buffer.len();
         if resident && self.residency_is_committed {
             // Part of the model itself goes: rare, and the set must not change under work. A failure is reported by the next
@@ -424,7 +476,10 @@ impl Device for MetalDevice {
     fn write(&mut self, to: Slice, bytes: &[u8]) -> Result<(), GpuError> {
         self.buffer(&Slice { len: bytes.len(), ..to })?;
         self.wait_for_all()?;
-        let allocated = self.buffers.get_mut(&to.buffer).ok_or_else(|| missing("buffer", to.buffer.0))?;
+        let allocated = self
+            .buffers
+            .get_mut(&to.buffer)
+            .ok_or_else(|| missing("buffer", to.buffer.0))?;
         allocated.buffer.write(to.offset, bytes);
         Ok(())
     }
@@ -459,7 +514,11 @@ impl Device for MetalDevice {
             self.copies = Some(opened);
         }
         if let Some((_, encoder)) = &self.copies {
-            encoder.copy((self.buffer(&from)?, from.offset), (self.buffer(&to)?, to.offset), from.len);
+            encoder.copy(
+                (self.buffer(&from)?, from.offset),
+                (self.buffer(&to)?, to.offset),
+                from.len,
+            );
         }
         Ok(())
     }
@@ -488,10 +547,17 @@ impl Device for MetalDevice {
         while self.in_flight.len() >= MAX_IN_FLIGHT {
             self.finish_oldest();
         }
-        let found = self.recordings.get(&recording).ok_or_else(|| missing("recording", recording.0))?;
+        let found = self
+            .recordings
+            .get(&recording)
+            .ok_or_else(|| missing("recording", recording.0))?;
         let (parts, shape) = (self.commit_parts(found)?, Some(found.shape));
         self.submitted += 1;
-        self.in_flight.push_back(Submission { event: self.submitted, parts, shape });
+        self.in_flight.push_back(Submission {
+            event: self.submitted,
+            parts,
+            shape,
+        });
         Ok(Event(self.submitted))
     }
 }

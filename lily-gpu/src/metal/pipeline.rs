@@ -11,8 +11,9 @@ use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::ProtocolObject;
 use objc2_foundation::{NSArray, NSString};
 use objc2_metal::{
-    MTLCompileOptions, MTLComputePipelineDescriptor, MTLComputePipelineState, MTLDataType, MTLDevice, MTLFunctionConstantValues,
-    MTLLanguageVersion, MTLLibrary, MTLMathFloatingPointFunctions, MTLMathMode, MTLPipelineOption,
+    MTLCompileOptions, MTLComputePipelineDescriptor, MTLComputePipelineState, MTLDataType, MTLDevice,
+    MTLFunctionConstantValues, MTLLanguageVersion, MTLLibrary, MTLMathFloatingPointFunctions, MTLMathMode,
+    MTLPipelineOption,
 };
 use shader_tool::{Library, Options, SourceFile};
 
@@ -41,7 +42,9 @@ impl Pipeline {
         let most = self.state.maxTotalThreadsPerThreadgroup();
         if asked == 0 || asked > most {
             let name = &self.name;
-            return Err(GpuError::Device(format!("kernel {name}: {asked} threads to a threadgroup; this GPU takes {most}")));
+            return Err(GpuError::Device(format!(
+                "kernel {name}: {asked} threads to a threadgroup; this GPU takes {most}"
+            )));
         }
         Ok(())
     }
@@ -80,11 +83,17 @@ impl Kernels {
             .collect::<Result<Vec<_>, _>>()?;
 
         let compiled = Mutex::new(Vec::new());
-        let (next, workers) = (AtomicUsize::new(0), thread::available_parallelism().map_or(1, usize::from));
+        let (next, workers) = (
+            AtomicUsize::new(0),
+            thread::available_parallelism().map_or(1, usize::from),
+        );
         let work = || {
             while let Some(index) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|&index| index < texts.len()) {
                 let library = compile(system, &units[index].name, &texts[index], family);
-                compiled.lock().unwrap_or_else(PoisonError::into_inner).push((index, library));
+                compiled
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .push((index, library));
             }
         };
         progress(0, texts.len());
@@ -100,15 +109,30 @@ impl Kernels {
             .into_iter()
             .map(|(index, library)| library.map(|library| (units[index].name.clone(), library)))
             .collect::<Result<HashMap<_, _>, _>>()?;
-        let sources = read.manifest().kernels.iter().map(|kernel| (kernel.name.clone(), kernel.unit.clone())).collect();
-        Ok(Self { libraries, sources, pipelines: HashMap::new(), archive })
+        let sources = read
+            .manifest()
+            .kernels
+            .iter()
+            .map(|kernel| (kernel.name.clone(), kernel.unit.clone()))
+            .collect();
+        Ok(Self {
+            libraries,
+            sources,
+            pipelines: HashMap::new(),
+            archive,
+        })
     }
 
     /// The pipeline of a kernel with its function constants; made once.
     ///
     /// # Errors
     /// No such kernel, or Metal cannot make it.
-    pub fn pipeline(&mut self, system: &System, kernel: &str, constants: &[(u32, bool)]) -> Result<Arc<Pipeline>, GpuError> {
+    pub fn pipeline(
+        &mut self,
+        system: &System,
+        kernel: &str,
+        constants: &[(u32, bool)],
+    ) -> Result<Arc<Pipeline>, GpuError> {
         let key = (kernel.to_owned(), constants.to_vec());
         if let Some(pipeline) = self.pipelines.get(&key) {
             return Ok(pipeline.clone());
@@ -180,12 +204,16 @@ fn make(
             // SAFETY: Metal reads one byte, 0 or 1, for a constant of type Bool.
             unsafe { values.setConstantValue_type_atIndex(pointer, MTLDataType::Bool, index as usize) };
         }
-        let function = library.newFunctionWithName_constantValues_error(&name, &values).map_err(failed)?;
+        let function = library
+            .newFunctionWithName_constantValues_error(&name, &values)
+            .map_err(failed)?;
         let descriptor = MTLComputePipelineDescriptor::new();
         descriptor.setLabel(Some(&name));
         descriptor.setComputeFunction(Some(&function));
         let create = |options| {
-            system.device().newComputePipelineStateWithDescriptor_options_reflection_error(&descriptor, options, None)
+            system
+                .device()
+                .newComputePipelineStateWithDescriptor_options_reflection_error(&descriptor, options, None)
         };
         let state = match archive {
             None => create(MTLPipelineOption::None).map_err(failed)?,
@@ -201,6 +229,9 @@ fn make(
                 }
             }
         };
-        Ok(Pipeline { state, name: kernel.to_owned() })
+        Ok(Pipeline {
+            state,
+            name: kernel.to_owned(),
+        })
     })
 }

@@ -35,7 +35,11 @@ pub struct Launch {
 
 impl Launch {
     fn thread_count(&self) -> u64 {
-        self.threadgroups.iter().chain(&self.threads).map(|&n| u64::from(n)).product()
+        self.threadgroups
+            .iter()
+            .chain(&self.threads)
+            .map(|&n| u64::from(n))
+            .product()
     }
 }
 
@@ -59,10 +63,17 @@ pub struct Recording {
 impl Recording {
     /// A recording of these stages.
     pub fn new(stages: Vec<Vec<Launch>>) -> Self {
-        let weights: Vec<u64> = stages.iter().map(|stage| stage.iter().map(Launch::thread_count).sum()).collect();
+        let weights: Vec<u64> = stages
+            .iter()
+            .map(|stage| stage.iter().map(Launch::thread_count).sum())
+            .collect();
         let launches = stages.iter().map(Vec::len).sum();
         let threads = weights.iter().sum::<u64>().next_power_of_two();
-        Self { stages, weights, shape: Shape { launches, threads } }
+        Self {
+            stages,
+            weights,
+            shape: Shape { launches, threads },
+        }
     }
 }
 
@@ -76,7 +87,10 @@ impl Pacing {
     /// The stages of each command buffer of a recording.
     pub fn cut(&self, recording: &Recording) -> Vec<Range<usize>> {
         let parts = self.parts.get(&recording.shape).copied();
-        cut(&recording.weights, parts.unwrap_or_else(|| first_parts(&recording.weights)))
+        cut(
+            &recording.weights,
+            parts.unwrap_or_else(|| first_parts(&recording.weights)),
+        )
     }
 
     /// Learns that the longest command buffer of a pass, which was cut into `parts`, took `longest` seconds.
@@ -87,7 +101,10 @@ impl Pacing {
 
 fn first_parts(weights: &[u64]) -> usize {
     let total: u64 = weights.iter().sum();
-    usize::try_from(total / FIRST_THREADS).unwrap_or(usize::MAX).saturating_add(1).min(weights.len().max(1))
+    usize::try_from(total / FIRST_THREADS)
+        .unwrap_or(usize::MAX)
+        .saturating_add(1)
+        .min(weights.len().max(1))
 }
 
 /// More parts after one that took too long; fewer when even two of them together would be short.

@@ -48,13 +48,24 @@ pub fn run(system: &System, queue: &Queue, headers: &[SourceFile], family: Kerne
 
     let mut bytes = [0; OUTPUTS * 4];
     out.read(0, &mut bytes);
-    let found: Vec<f32> = bytes.as_chunks().0.iter().map(|&word| f32::from_le_bytes(word)).collect();
+    let found: Vec<f32> = bytes
+        .as_chunks()
+        .0
+        .iter()
+        .map(|&word| f32::from_le_bytes(word))
+        .collect();
     let expected = expected(&a, &b, &c);
-    let wrong = found.iter().zip(&expected).filter(|(found, expected)| found != expected).count();
+    let wrong = found
+        .iter()
+        .zip(&expected)
+        .filter(|(found, expected)| found != expected)
+        .count();
     if wrong == 0 {
         return Ok(());
     }
-    Err(GpuError::Device(format!("{wrong} of {OUTPUTS} products of the self-test are wrong")))
+    Err(GpuError::Device(format!(
+        "{wrong} of {OUTPUTS} products of the self-test are wrong"
+    )))
 }
 
 /// Integers from -2 to 2 in a fixed, irregular order.

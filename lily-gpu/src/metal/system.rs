@@ -78,12 +78,18 @@ impl System {
     pub fn detect() -> Result<Self, GpuError> {
         autoreleasepool(|_| {
             let version = NSProcessInfo::processInfo().operatingSystemVersion();
-            let os = OsVersion { major: version.majorVersion, minor: version.minorVersion };
+            let os = OsVersion {
+                major: version.majorVersion,
+                minor: version.minorVersion,
+            };
             if os < OLDEST {
-                return Err(GpuError::Device(format!("Lily's Metal kernels need {OLDEST} or later; this is {os}")));
+                return Err(GpuError::Device(format!(
+                    "Lily's Metal kernels need {OLDEST} or later; this is {os}"
+                )));
             }
-            let device = MTLCreateSystemDefaultDevice()
-                .ok_or_else(|| GpuError::Device("Metal has no GPU here (a session without one, or a sandbox)".into()))?;
+            let device = MTLCreateSystemDefaultDevice().ok_or_else(|| {
+                GpuError::Device("Metal has no GPU here (a session without one, or a sandbox)".into())
+            })?;
             let families = [10, 9, 8, 7, 6, 5];
             let supports = |family: &&usize| device.supportsFamily(MTLGPUFamily(1000 + **family as isize));
             let apple_family = families.iter().find(supports).copied().unwrap_or(0);
@@ -96,7 +102,13 @@ impl System {
                 )));
             }
             let architecture = architecture(&device);
-            Ok(Self { device, os, name, architecture, apple_family })
+            Ok(Self {
+                device,
+                os,
+                name,
+                architecture,
+                apple_family,
+            })
         })
     }
 

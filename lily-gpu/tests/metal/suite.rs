@@ -43,9 +43,10 @@ fn golden(name: &str) -> Golden {
     Golden::read(&format!("{name}/golden.safetensors"), "token_ids", "logits.numpy_f64")
 }
 
-/// Prefill in chunks of each size is as close to the goldens as the engine's bars ask, and the same for all of them.
-pub fn prefill<D: Device>(model: &mut GpuModel<D>, name: &str, chunks: &[usize]) {
-    let golden = golden(name);
+/// Prefill of the first `tokens` tokens, in chunks of each size, is as close to the goldens as the engine's bars ask, and the same
+/// for all sizes.
+pub fn prefill<D: Device>(model: &mut GpuModel<D>, name: &str, tokens: usize, chunks: &[usize]) {
+    let golden = golden(name).first(tokens);
     let mut first = None;
     for &chunk in chunks {
         let rows = prefilled(model, &golden.inputs, chunk);

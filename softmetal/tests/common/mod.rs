@@ -122,6 +122,16 @@ pub fn finish(command_buffer: &CommandBuffer, encoder: &Encoder) {
 }
 
 pub fn pipeline(device: &Device, source: &str, name: &str) -> Pipeline {
+    pipeline_with(device, source, name, |_| {})
+}
+
+/// A pipeline from a descriptor that `change` has changed.
+pub fn pipeline_with(
+    device: &Device,
+    source: &str,
+    name: &str,
+    change: impl FnOnce(&MTLComputePipelineDescriptor),
+) -> Pipeline {
     let library = device
         .newLibraryWithSource_options_error(&NSString::from_str(source), None)
         .unwrap();
@@ -131,6 +141,7 @@ pub fn pipeline(device: &Device, source: &str, name: &str) -> Pipeline {
         .unwrap();
     let descriptor = MTLComputePipelineDescriptor::new();
     descriptor.setComputeFunction(Some(&function));
+    change(&descriptor);
     device
         .newComputePipelineStateWithDescriptor_options_reflection_error(&descriptor, MTLPipelineOption::None, None)
         .unwrap()

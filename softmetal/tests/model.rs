@@ -1,0 +1,66 @@
+//! The suite of `lily-gpu/tests/metal` over the software Metal: whole models through the real Metal host code.
+
+#[path = "../../lily-gpu/tests/metal/suite.rs"]
+mod suite;
+
+use lily_gpu::emulator::{EmulatorDevice, EmulatorOptions};
+use softmetal::{MachineSpec, SoftMetal};
+
+/// M1 to M4 multiply through `simdgroup_matrix`.
+#[test]
+fn prefill_through_simdgroup_matrix() {
+    let mac = SoftMetal::install(MachineSpec::m4_max());
+    suite::prefill(&mut suite::model("tiny"), "tiny", 64, &[64, 24]);
+    mac.assert_clean();
+}
+
+/// M5 multiplies through tensor operations.
+#[test]
+fn prefill_through_tensor_operations() {
+    let mac = SoftMetal::install(MachineSpec::m5_max());
+    suite::prefill(&mut suite::model("tiny"), "tiny", 64, &[64]);
+    mac.assert_clean();
+}
+
+/// Decode has no matrix tiles, so the emulator device runs the very same code: every logit must be the same.
+#[test]
+fn decode_is_what_the_emulator_device_computes() {
+    // A GPU that is fast enough for whole passes.
+    let spec = MachineSpec {
+        seconds_per_dispatch: Some(1e-5),
+        ..MachineSpec::m1()
+    };
+    let mac = SoftMetal::install(spec);
+    for name in ["mini", "tiny"] {
+        let on_metal = suite::decode(&mut suite::model(name), name, 12);
+        let emulator = EmulatorDevice::new(EmulatorOptions::default()).unwrap();
+        assert_eq!(
+            on_metal,
+            suite::decode(&mut suite::model_on(emulator, name), name, 12),
+            "{name}"
+        );
+    }
+    mac.assert_clean();
+    let statistics = mac.statistics();
+    assert!(
+        statistics.dispatches > 0 && statistics.most_in_flight <= 2,
+        "{statistics:?}"
+    );
+}
+
+#[test]
+fn snapshots() {
+    let mac = SoftMetal::install(MachineSpec::m4_max());
+    suite::snapshot_and_restore(&mut suite::model("mini"), "mini");
+    mac.assert_clean();
+}
+
+/// Every access of every kernel and of the host is watched: no race, no missing barrier, nothing read too early.
+#[test]
+fn a_few_tokens_under_the_checker() {
+    for spec in [MachineSpec::m4_max(), MachineSpec::m5_max()] {
+        let mac = SoftMetal::install(spec.checked());
+        suite::few_tokens(&mut suite::model("tiny"), "tiny");
+        mac.assert_clean();
+    }
+}
