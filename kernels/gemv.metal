@@ -231,8 +231,6 @@ template [[host_name("gemv_q4_r2_m1")]] [[kernel]]
 decltype(gemv<4, 2, 1>) gemv<4, 2, 1>;
 template [[host_name("gemv_norm_q4_r4_m4")]] [[kernel]]
 decltype(gemv_norm<4, 4, 4>) gemv_norm<4, 4, 4>;
-template [[host_name("gemv_q4_r4_m4")]] [[kernel]]
-decltype(gemv<4, 4, 4>) gemv<4, 4, 4>;
 template [[host_name("gemv_norm_q8_r4_m1")]] [[kernel]]
 decltype(gemv_norm<8, 4, 1>) gemv_norm<8, 4, 1>;
 template [[host_name("gemv_q8_r4_m1")]] [[kernel]]
@@ -243,13 +241,9 @@ template [[host_name("gemv_q8_r2_m1")]] [[kernel]]
 decltype(gemv<8, 2, 1>) gemv<8, 2, 1>;
 template [[host_name("gemv_norm_q8_r4_m4")]] [[kernel]]
 decltype(gemv_norm<8, 4, 4>) gemv_norm<8, 4, 4>;
-template [[host_name("gemv_q8_r4_m4")]] [[kernel]]
-decltype(gemv<8, 4, 4>) gemv<8, 4, 4>;
 template [[host_name("gemv_norm_any_r2_m1")]] [[kernel]]
 decltype(gemv_norm<0, 2, 1>) gemv_norm<0, 2, 1>;
 template [[host_name("gemv_any_r2_m1")]] [[kernel]]
 decltype(gemv<0, 2, 1>) gemv<0, 2, 1>;
 template [[host_name("gemv_norm_any_r2_m4")]] [[kernel]]
 decltype(gemv_norm<0, 2, 4>) gemv_norm<0, 2, 4>;
-template [[host_name("gemv_any_r2_m4")]] [[kernel]]
-decltype(gemv<0, 2, 4>) gemv<0, 2, 4>;

@@ -19,6 +19,11 @@ pub fn fixture(path: &str) -> PathBuf {
 /// The model in a fixture's directory, on the emulator.
 pub fn model(path: &str, switches: Switches, emulator: EmulatorOptions) -> Model {
     let checkpoint = Checkpoint::open(&Source::Directory(fixture(path))).unwrap();
+    build(&checkpoint, switches, emulator)
+}
+
+/// A checkpoint's model on the emulator.
+pub fn build(checkpoint: &Checkpoint, switches: Switches, emulator: EmulatorOptions) -> Model {
     let options = GpuOptions {
         switches,
         max_chunk: 192,
@@ -27,7 +32,7 @@ pub fn model(path: &str, switches: Switches, emulator: EmulatorOptions) -> Model
     let device = EmulatorDevice::new(emulator).unwrap();
     GpuModel::new(
         device,
-        Arc::new(checkpoint.config),
+        Arc::new(checkpoint.config.clone()),
         &checkpoint.weights,
         options,
         &mut |_| {},
@@ -45,7 +50,12 @@ pub struct Golden {
 impl Golden {
     /// Golden file `file`: `token_ids` and the logits named `logits`.
     pub fn read(file: &str, token_ids: &str, logits: &str) -> Golden {
-        let bytes = std::fs::read(fixture(file)).unwrap();
+        Golden::open(&fixture(file), token_ids, logits)
+    }
+
+    /// The same of any file.
+    pub fn open(file: &Path, token_ids: &str, logits: &str) -> Golden {
+        let bytes = std::fs::read(file).unwrap();
         let tensors = SafeTensors::deserialize(&bytes).unwrap();
         let ids = tensors.tensor(token_ids).unwrap();
         let size = ids.data().len() / ids.shape().iter().product::<usize>();
@@ -103,22 +113,25 @@ pub fn decoded<D: Device>(model: &mut GpuModel<D>, tokens: &[u32]) -> Vec<Vec<f3
 pub struct Difference {
     pub mean_kl: f64,
     pub top1_agreement: f64,
+    pub perplexity_ratio: f64,
 }
 
 impl Difference {
     pub fn of(logits: &[Vec<f32>], golden: &Golden) -> Difference {
         assert_eq!(logits.len(), golden.logits.len());
         let rows = logits.len() as f64;
-        let (mut kl, mut same) = (0.0, 0.0);
-        for (found, expected) in logits.iter().zip(&golden.logits) {
+        let (mut kl, mut same, mut loss) = (0.0, 0.0, 0.0);
+        for ((found, expected), &target) in logits.iter().zip(&golden.logits).zip(&golden.targets) {
             assert_eq!(found.len(), expected.len());
             let (p, q) = (log_softmax(expected), log_softmax(found));
             kl += p.iter().zip(&q).map(|(p, q)| p.exp() * (p - q)).sum::<f64>();
             same += f64::from(top1(found) == top1(expected));
+            loss += p[target as usize] - q[target as usize];
         }
         Difference {
             mean_kl: kl / rows,
             top1_agreement: same / rows,
+            perplexity_ratio: (loss / rows).exp(),
         }
     }
 }

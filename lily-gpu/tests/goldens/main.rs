@@ -4,6 +4,7 @@
 
 mod checker;
 mod common;
+mod demo;
 mod run;
 mod state;
 mod switches;
