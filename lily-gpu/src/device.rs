@@ -79,6 +79,11 @@ pub trait Device: Send + 'static {
     /// Bytes that can still be allocated.
     fn available(&self) -> usize;
 
+    /// Multiply-adds that one pass may hold, where a longer one would keep the GPU from drawing the screen or be killed by its watchdog.
+    fn pass_limit(&self) -> Option<u64> {
+        None
+    }
+
     /// A buffer of `bytes` zero bytes, aligned to at least 256.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use crate::device::{Device, DeviceDescription, Memory, RecordingId, Slice};
 use crate::error::GpuError;
 use crate::graph::Model;
 use crate::graph::decode::decode_pass;
-use crate::graph::prefill::{Step, logits_pass, prefill_steps};
+use crate::graph::prefill::{Chunk, Step, logits_pass, prefill_steps};
 use crate::graph::scratch::{LOGIT_ROWS, Scratch};
 use crate::pass::Pass;
 use crate::policy::{self, AttentionRoute};
@@ -208,27 +208,64 @@ impl<D: Device> GpuModel<D> {
     ///
     /// # Errors
     /// Where the chunk is empty or too long, a token is not in the vocabulary, there is no room, or the device failed.
-    pub fn prefill(&mut self, sequence: &mut Sequence, tokens: &[u32], logits: LogitRows<'_>) -> Result<(), GpuError> {
-        let rows = tokens.len();
-        if rows == 0 || rows > self.options.max_chunk {
+    pub fn prefill(
+        &mut self,
+        sequence: &mut Sequence,
+        tokens: &[u32],
+        mut logits: LogitRows<'_>,
+    ) -> Result<(), GpuError> {
+        if tokens.is_empty() || tokens.len() > self.options.max_chunk {
             return Err(GpuError::Invalid(format!(
-                "a chunk of {rows} tokens; 1 to {} are taken",
+                "a chunk of {} tokens; 1 to {} are taken",
+                tokens.len(),
                 self.options.max_chunk
             )));
         }
         self.make_room(sequence, tokens)?;
+        sequence.logits.clear();
+        let mut done = 0;
+        while done < tokens.len() {
+            let rows = policy::chunk_for_context(self.options.max_chunk, sequence.position).min(tokens.len() - done);
+            self.prefill_part(sequence, &tokens[done..done + rows])?;
+            match &mut logits {
+                LogitRows::All(each) => {
+                    let vocab = self.config.vocab_size;
+                    for first in (0..rows).step_by(LOGIT_ROWS) {
+                        let block = self.row_logits(sequence.state.step, first, LOGIT_ROWS.min(rows - first))?;
+                        let numbered = block.chunks_exact(vocab).enumerate();
+                        numbered.for_each(|(index, row)| each(done + first + index, row));
+                        sequence.logits = block[block.len() - vocab..].to_vec();
+                    }
+                }
+                LogitRows::Last if done + rows == tokens.len() => {
+                    sequence.logits = self.row_logits(sequence.state.step, rows - 1, 1)?;
+                }
+                _ => {}
+            }
+            done += rows;
+        }
+        Ok(())
+    }
+
+    /// A part of a chunk through all layers.
+    fn prefill_part(&mut self, sequence: &mut Sequence, tokens: &[u32]) -> Result<(), GpuError> {
+        let rows = tokens.len();
         let bytes: Vec<u8> = tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
         self.device.write(self.scratch.tokens, &bytes)?;
         sequence.state.write_step(&mut self.device, 0, sequence.position, 0)?;
-        sequence.logits.clear();
-        let slices = sequence.state.slices();
-        for step in prefill_steps(self.graph(), &slices, rows) {
+        let chunk = Chunk {
+            rows,
+            position: sequence.position,
+            pass_limit: self.device.pass_limit(),
+        };
+        for step in prefill_steps(self.graph(), &sequence.state.slices(), chunk) {
             match step {
                 Step::Run(pass) => self.run(&pass)?,
                 Step::HostRouting { tile_rows } => {
+                    let (config, scratch) = (&self.config, &self.scratch);
                     HostRouting {
-                        config: &self.config,
-                        scratch: &self.scratch,
+                        config,
+                        scratch,
                         rows,
                         tile_rows,
                     }
@@ -237,21 +274,6 @@ impl<D: Device> GpuModel<D> {
             }
         }
         sequence.position += rows;
-        match logits {
-            LogitRows::None => {}
-            LogitRows::Last => sequence.logits = self.row_logits(slices.step, rows - 1, 1)?,
-            LogitRows::All(each) => {
-                let vocab = self.config.vocab_size;
-                for first in (0..rows).step_by(LOGIT_ROWS) {
-                    let block = self.row_logits(slices.step, first, LOGIT_ROWS.min(rows - first))?;
-                    block
-                        .chunks_exact(vocab)
-                        .enumerate()
-                        .for_each(|(index, row)| each(first + index, row));
-                    sequence.logits = block[block.len() - vocab..].to_vec();
-                }
-            }
-        }
         Ok(())
     }
 

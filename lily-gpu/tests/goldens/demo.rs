@@ -15,7 +15,10 @@ fn path(file: &str) -> std::path::PathBuf {
 
 fn demo() -> (Model, Checkpoint) {
     let checkpoint = Checkpoint::open(&Source::Directory(path(""))).unwrap();
-    (build(&checkpoint, Switches::default(), EmulatorOptions::default()), checkpoint)
+    (
+        build(&checkpoint, Switches::default(), EmulatorOptions::default()),
+        checkpoint,
+    )
 }
 
 #[test]
@@ -41,7 +44,10 @@ fn greedy_text_is_that_of_the_cpu() {
         "Tom and his sister went to the river because",
     ];
     let (mut model, checkpoint) = demo();
-    let (config, weights) = (Arc::new(checkpoint.config.clone()), Arc::new(checkpoint.weights.clone()));
+    let (config, weights) = (
+        Arc::new(checkpoint.config.clone()),
+        Arc::new(checkpoint.weights.clone()),
+    );
     let mut cpu = lily_cpu::CpuModel::new(config, weights, lily_cpu::CpuOptions::default()).unwrap();
     for prompt in PROMPTS {
         let tokens = checkpoint.tokenizer.encode_plain(prompt).unwrap();
@@ -54,11 +60,18 @@ fn greedy_text_is_that_of_the_cpu() {
             if expected != found {
                 let (a, b) = (on_cpu.logits()[expected], on_cpu.logits()[found]);
                 println!("{prompt:?}: token {step} is {found}, on the CPU {expected}: logits {b} and {a}");
-                assert!(a - b < 0.05, "{prompt:?}: token {step} is {found} ({b}), on the CPU {expected} ({a})");
+                assert!(
+                    a - b < 0.05,
+                    "{prompt:?}: token {step} is {found} ({b}), on the CPU {expected} ({a})"
+                );
                 break;
             }
             let token = expected as u32;
-            cpu.decode(&mut [lily_cpu::DecodeRow { sequence: &mut on_cpu, token }]).unwrap();
+            cpu.decode(&mut [lily_cpu::DecodeRow {
+                sequence: &mut on_cpu,
+                token,
+            }])
+            .unwrap();
             model.decode(&mut on_gpu, token).unwrap();
         }
     }
