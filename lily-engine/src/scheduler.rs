@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::backend::{Backend, BackendError, DecodeStep, PrefillLogits};
 use crate::cache::{NewEntry, PrefixCache};
 use crate::engine::{EngineOptions, EngineStatus};
-use crate::generation::{FinishReason, TokenLogprobs};
+use crate::generation::TokenLogprobs;
 use crate::inbox::{Inbox, Job};
 use crate::marks::marks;
 use crate::outlet::Outlet;
@@ -225,7 +225,7 @@ impl<B: Backend> Scheduler<B> {
         }
     }
 
-    /// Where nothing can move because every sequence waits for memory, ends the youngest, so that the others can go on.
+    /// Where nothing can move because every sequence waits for memory, the youngest ends with its next token, so that the others can go on.
     fn break_deadlock(&mut self) -> bool {
         let starved = |slot: &&mut Slot<B::Sequence>| slot.run.phase == Phase::Decode && slot.run.starved;
         if self
@@ -237,7 +237,7 @@ impl<B: Backend> Scheduler<B> {
         }
         match self.slots.iter_mut().rev().find(starved) {
             Some(youngest) => {
-                youngest.run.finish(FinishReason::Length);
+                youngest.run.end_with_next_token();
                 true
             }
             None => false,
@@ -280,49 +280,51 @@ impl<B: Backend> Scheduler<B> {
         moved
     }
 
-    /// One decode step for the sequences that are ready for it, and a token of each.
+    /// A decode step for every sequence that is ready for one, in batches of what the backend takes, and a token of each.
     fn decode(&mut self) -> bool {
         self.reserve_for_decode();
         let ready = |run: &mut Run| run.phase == Phase::Decode && !run.starved && run.outlet.flush();
-        let mut batch = Vec::with_capacity(self.slots.len());
         let mut members = Vec::with_capacity(self.slots.len());
-        for Slot { sequence, run } in &mut self.slots {
-            if batch.len() < self.backend.max_batch()
-                && ready(run)
-                && let Some(&token) = run.tokens.last()
-            {
-                batch.push(DecodeStep { sequence, token });
-                members.push(run);
+        for slot in &mut self.slots {
+            if ready(&mut slot.run) {
+                members.push(slot);
             }
         }
-        if batch.is_empty() {
+        if members.is_empty() {
             return false;
         }
-        let started = Instant::now();
-        match self.backend.decode(&mut batch) {
-            Ok(()) => members.into_iter().for_each(|run| run.phase = Phase::Sample),
-            Err(error) => members.into_iter().for_each(|run| run.break_off(error.clone())),
+        for members in members.chunks_mut(self.backend.max_batch().max(1)) {
+            let mut batch = Vec::with_capacity(members.len());
+            for slot in members.iter_mut() {
+                // A prompt has at least one token.
+                let token = slot.run.tokens.last().copied().unwrap_or_default();
+                batch.push(DecodeStep {
+                    sequence: &mut slot.sequence,
+                    token,
+                });
+            }
+            let started = Instant::now();
+            let result = self.backend.decode(&mut batch);
+            self.totals.decode_steps += 1;
+            self.totals.decode_time += started.elapsed();
+            for slot in members {
+                match &result {
+                    Ok(()) => slot.run.phase = Phase::Sample,
+                    Err(error) => slot.run.break_off(error.clone()),
+                }
+            }
         }
-        self.totals.decode_steps += 1;
-        self.totals.decode_time += started.elapsed();
-        self.rotate_batch();
         self.sample();
         true
-    }
-
-    /// Where more sequences decode than a step takes, those that were in this one go to the end of the line.
-    fn rotate_batch(&mut self) {
-        let most = self.backend.max_batch();
-        if self.slots.len() > most {
-            self.slots.rotate_left(most);
-        }
     }
 
     /// Reserves memory for the next token of every sequence that decodes; marks those that have to wait for it.
     fn reserve_for_decode(&mut self) {
         for at in 0..self.slots.len() {
             let run = &self.slots[at].run;
-            if run.phase != Phase::Decode || run.tokens.len() <= run.reserved {
+            // One token ahead, so that a sequence that gets no more memory can still end with a token of its own.
+            let next = run.tokens.len() + 1;
+            if run.phase != Phase::Decode || next <= run.reserved || next >= run.limit() {
                 continue;
             }
             let wanted = (run.reserved + GROWTH).min(run.limit());

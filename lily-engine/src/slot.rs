@@ -185,18 +185,30 @@ impl Run {
         if let Some(id) = self.forced.pop_front() {
             return Ok(Choice { id, masked: false });
         }
-        // In a chat the grammar waits for the reasoning to end.
+        // In a chat the grammar waits for the reasoning to end, which then only `</think>` may do.
         let reasoning = self.text.part() == Part::Reasoning;
-        let grammar = self.request.mask.as_mut().filter(|_| !reasoning);
-        let masked = grammar.is_some();
-        if let Some(grammar) = grammar {
+        let masked = self.request.mask.is_some() && !reasoning;
+        let restricted = self.request.mask.is_some();
+        if let Some(grammar) = &mut self.request.mask {
             mask.clear();
             mask.resize(vocabulary.len().div_ceil(32), u32::MAX);
-            grammar.restrict(mask).map_err(EngineError::Mask)?;
+            if reasoning {
+                let ends = self
+                    .request
+                    .stop_tokens
+                    .iter()
+                    .copied()
+                    .chain(vocabulary.markup.tool_call_start);
+                for id in ends.filter(|&id| (id as usize) < vocabulary.len()) {
+                    mask[id as usize / 32] &= !(1 << (id % 32));
+                }
+            } else {
+                grammar.restrict(mask).map_err(EngineError::Mask)?;
+            }
         }
         // A tool call repeats names and syntax by its nature.
         let penalise = self.text.part() != Part::ToolCall;
-        let mask = masked.then_some(&mask[..]);
+        let mask = restricted.then_some(&mask[..]);
         let id = sampler
             .sample(logits, &self.sampler, penalise, mask)
             .map_err(|why| why.at(self.tokens.len()))?;
@@ -271,12 +283,18 @@ impl Run {
     }
 
     /// Ends the reply: the last event, and no more phases.
-    pub(crate) fn finish(&mut self, reason: FinishReason) {
+    fn finish(&mut self, reason: FinishReason) {
         self.outlet.send(Event::Finished {
             reason,
             usage: self.usage,
         });
         self.phase = Phase::Ended;
+    }
+
+    /// There is no more memory for it: its next token is its last.
+    pub(crate) fn end_with_next_token(&mut self) {
+        self.limit = self.tokens.len() + 1;
+        self.starved = false;
     }
 
     /// The prompt is read up to token `until`.

@@ -321,6 +321,18 @@ impl TokenMask for Exactly {
 }
 
 #[test]
+fn with_a_mask_only_its_end_marker_ends_the_reasoning() {
+    let outcome = reply_to(&[&ids("hm")[..], &[END, CALL, THINK_END]].concat(), |request| {
+        request.format = THINKING;
+        request.mask = Some(Box::new(Exactly(with_end("{}"), 0)));
+    });
+    let reply = built(&outcome);
+    assert!(reply.reasoning.starts_with("hm"), "{}", reply.reasoning);
+    assert_eq!((reply.content.as_str(), reply.tool_calls.len()), ("{}", 0));
+    assert_eq!(outcome.usage.reasoning_tokens, 5);
+}
+
+#[test]
 fn a_mask_decides_after_the_reasoning() {
     let outcome = reply_to(&[&ids("hm")[..], &[THINK_END]].concat(), |request| {
         request.format = THINKING;

@@ -1,5 +1,6 @@
 //! `lily bench`: prefill and decode speed, always measured the same way.
 
+use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -119,16 +120,21 @@ pub fn run(args: BenchArgs) -> Result<(), CliError> {
     let mut backend = args.device.backend(&config, weights)?;
     let device = backend.device().description;
     if !args.json {
-        println!(
+        writeln!(
+            io::stdout(),
             "{}, {} layers, {} of weights, on {device}",
             model.name,
             model.layers,
             output::bytes(model.bytes)
-        );
-        println!(
+        )?;
+        writeln!(
+            io::stdout(),
             "{:>10} {:>16} {:>16} {:>16}",
-            "context", "prefill tok/s", "decode tok/s", "weights read"
-        );
+            "context",
+            "prefill tok/s",
+            "decode tok/s",
+            "weights read"
+        )?;
     }
     let mut contexts = [args.prompt.clone(), decode_at.clone()].concat();
     contexts.sort_unstable();
@@ -143,7 +149,7 @@ pub fn run(args: BenchArgs) -> Result<(), CliError> {
         };
         let measured = measure(&mut backend, &asked, model.read_per_token)?;
         if !args.json {
-            println!("{}", for_people(&measured));
+            writeln!(io::stdout(), "{}", for_people(&measured))?;
         }
         results.push(measured);
     }

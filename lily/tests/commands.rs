@@ -194,11 +194,8 @@ fn bench_measures_what_was_asked_for() {
         .map(|s| s.as_f64().unwrap())
         .collect();
     seconds.sort_by(f64::total_cmp);
-    assert_eq!(
-        results[1]["decode_tokens_per_second"].as_f64().unwrap(),
-        64.0 / seconds[1],
-        "of the median"
-    );
+    let rate = results[1]["decode_tokens_per_second"].as_f64().unwrap();
+    assert!((rate * seconds[1] - 64.0).abs() < 1e-9, "of the median");
     assert!(report["machine"]["memory_bytes"].as_u64().unwrap() > 0);
 }
 
@@ -297,8 +294,7 @@ fn an_interrupt_ends_the_answer() {
         .status()
         .unwrap();
     assert!(kill.success());
-    let mut rest = String::new();
-    out.read_to_string(&mut rest).unwrap();
+    out.read_to_end(&mut Vec::new()).unwrap();
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130));
     assert_eq!(String::from_utf8_lossy(&output.stderr), "lily: interrupted\n");

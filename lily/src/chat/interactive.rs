@@ -1,6 +1,6 @@
 //! The chat in a terminal: a prompt, commands, replies as they come.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::PathBuf;
 
 use rustyline::DefaultEditor;
@@ -69,13 +69,14 @@ pub fn run(session: &mut Session) -> Result<(), CliError> {
         let _ = editor.load_history(history);
     }
     let device = &session.engine.info().device.description;
-    println!(
+    writeln!(
+        io::stdout(),
         "{}",
         dim(
             &format!("{} on {device}. /help lists commands.", session.checkpoint.name),
             colourful
         )
-    );
+    )?;
     while let Some(line) = read_line(&mut editor)? {
         match Input::parse(&line) {
             Input::Nothing => {}
@@ -83,7 +84,7 @@ pub fn run(session: &mut Session) -> Result<(), CliError> {
                 let message = message.to_owned();
                 reply(session, &message, colourful)?;
             }
-            Input::Help => println!("{HELP}"),
+            Input::Help => writeln!(io::stdout(), "{HELP}")?,
             Input::Reset => session.messages.clear(),
             Input::System(text) => {
                 session.system = (!text.is_empty()).then(|| text.to_owned());
@@ -92,10 +93,10 @@ pub fn run(session: &mut Session) -> Result<(), CliError> {
             Input::Think(on) => session.thinking = Some(on),
             Input::Again => match last_message(session) {
                 Some(message) => reply(session, &message, colourful)?,
-                None => println!("There is no message to answer yet."),
+                None => writeln!(io::stdout(), "There is no message to answer yet.")?,
             },
             Input::Exit => break,
-            Input::Unknown(line) => println!("{line} is no command; /help lists them."),
+            Input::Unknown(line) => writeln!(io::stdout(), "{line} is no command; /help lists them.")?,
         }
     }
     if let Some(history) = history {
@@ -142,16 +143,16 @@ fn last_message(session: &mut Session) -> Option<String> {
 /// One exchange. What the model or the engine refuse is said, and the conversation goes on.
 fn reply(session: &mut Session, message: &str, colourful: bool) -> Result<(), CliError> {
     let thoughts = if colourful { Thoughts::Dimmed } else { Thoughts::Marked };
-    let mut display = Display::new(std::io::stdout().lock(), thoughts);
+    let mut display = Display::new(io::stdout().lock(), thoughts);
     let answer = session.say(message, |delta| display.show(delta));
     display.finish()?;
     drop(display);
     match answer {
-        Ok(answer) => println!("{}", dim(&summary(&answer), colourful)),
-        Err(error @ (CliError::Model(_) | CliError::Engine(_))) => println!("{error}"),
+        Ok(answer) => writeln!(io::stdout(), "{}", dim(&summary(&answer), colourful))?,
+        Err(error @ (CliError::Model(_) | CliError::Engine(_))) => writeln!(io::stdout(), "{error}")?,
         Err(error) => return Err(error),
     }
-    Ok(std::io::stdout().flush()?)
+    Ok(io::stdout().flush()?)
 }
 
 /// `[52 tokens, 38.1/s; prompt 120 tokens, 96 cached, 210/s]`
