@@ -474,3 +474,7 @@ fn write_gated<V: Lanes>(
         }
     }
 }
+
+#[cfg(test)]
+#[path = "attention_tests.rs"]
+mod tests;

@@ -254,3 +254,7 @@ fn delta_step<V: Lanes, const N: usize>(step: Step<'_>, state: &mut [f32], out: 
         }
     }
 }
+
+#[cfg(test)]
+#[path = "delta_net_tests.rs"]
+mod tests;

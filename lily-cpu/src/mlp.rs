@@ -13,7 +13,7 @@ use crate::simd::math::{silu, zip_in_place};
 use crate::simd::{Kernel, Lanes};
 
 /// Rows of the gate and up projections, or of the down projection, of one task.
-pub(crate) const TASK_ROWS: usize = 32;
+pub(crate) const TASK_ROWS: usize = 64;
 
 /// Routed experts with the rows that they got.
 pub(crate) struct RoutedExperts<'a> {

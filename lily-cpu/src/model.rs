@@ -14,7 +14,7 @@ use crate::{CpuError, CpuOptions, KernelSet, KvPrecision, Sequence};
 
 /// Most rows of one step. Longer chunks would read the experts' weights less often, but those reads are already a small share
 /// of a chunk's time, while the activations of a chunk would no longer fit the caches.
-const MAX_ROWS: usize = 512;
+const MAX_ROWS: usize = 1024;
 
 /// Which rows of a prefill chunk get logits.
 pub enum LogitRows<'a> {

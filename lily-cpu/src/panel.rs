@@ -695,3 +695,7 @@ unsafe fn dot_chunk<V: Lanes>(
     }
     sums
 }
+
+#[cfg(test)]
+#[path = "panel_tests.rs"]
+mod tests;

@@ -15,6 +15,14 @@ fn exact() -> CpuOptions {
     }
 }
 
+/// The default: 16-bit activations where the weights have 4 bits.
+fn fast() -> CpuOptions {
+    CpuOptions {
+        exact: false,
+        ..exact()
+    }
+}
+
 /// The bars of the exact path: against float64 or MLX in f32.
 fn assert_exact(name: &str, logits: &[Vec<f32>], golden: &Golden) {
     let difference = Difference::of(logits, golden);
@@ -41,9 +49,43 @@ fn float64_logits_for_every_split_of_the_prompt() {
 }
 
 #[test]
+fn quantized_activations_stay_close_for_every_split_of_the_prompt() {
+    for kernels in [None, Some(KernelSet::Portable)] {
+        for name in ["tiny", "mini"] {
+            let golden = Golden::read(&format!("{name}/golden.safetensors"), "token_ids", "logits.numpy_f64");
+            let mut model = model(&format!("{name}/mlx-4bit"), CpuOptions { kernels, ..fast() });
+            let whole = all_logits(&mut model, &golden.inputs, 192);
+            let difference = Difference::of(&whole, &golden);
+            println!("{name}: {difference:?}");
+            assert!(
+                difference.max_abs <= 1e-2 && difference.mean_kl <= 1e-6,
+                "{name}: {difference:?}"
+            );
+            assert_eq!(difference.top1_agreement, 1.0, "{name}: {difference:?}");
+            assert!(
+                (0.999..1.001).contains(&difference.perplexity_ratio),
+                "{name}: {difference:?}"
+            );
+            for chunk in [1, 7, 64] {
+                assert!(
+                    all_logits(&mut model, &golden.inputs, chunk) == whole,
+                    "{name} in chunks of {chunk}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
 fn decode_is_prefill() {
     let golden = Golden::read("tiny/golden.safetensors", "token_ids", "logits.numpy_f64");
-    let mut model = model("tiny/mlx-4bit", exact());
+    for options in [exact(), fast()] {
+        check_decode(&golden, options);
+    }
+}
+
+fn check_decode(golden: &Golden, options: CpuOptions) {
+    let mut model = model("tiny/mlx-4bit", options);
     let prefilled = all_logits(&mut model, &golden.inputs, 192);
     let mut sequence = model.new_sequence();
     for (&token, expected) in golden.inputs.iter().zip(&prefilled) {
@@ -61,11 +103,17 @@ fn decode_is_prefill() {
 #[test]
 fn neither_threads_nor_neighbours_change_a_bit() {
     let golden = Golden::read("mini/golden.safetensors", "token_ids", "logits.numpy_f64");
+    for options in [exact(), fast()] {
+        check_neighbours(&golden, &options);
+    }
+}
+
+fn check_neighbours(golden: &Golden, options: &CpuOptions) {
     let mut one = model(
         "mini/mlx-4bit",
         CpuOptions {
             threads: Some(1),
-            ..exact()
+            ..options.clone()
         },
     );
     let expected = all_logits(&mut one, &golden.inputs, 192);
@@ -74,7 +122,7 @@ fn neither_threads_nor_neighbours_change_a_bit() {
             "mini/mlx-4bit",
             CpuOptions {
                 threads: Some(threads),
-                ..exact()
+                ..options.clone()
             },
         );
         assert!(
@@ -111,9 +159,15 @@ fn neither_threads_nor_neighbours_change_a_bit() {
 #[test]
 fn a_restored_snapshot_continues_bit_for_bit() {
     let golden = Golden::read("mini/golden.safetensors", "token_ids", "logits.numpy_f64");
+    for options in [exact(), fast()] {
+        check_snapshots(&golden, options);
+    }
+}
+
+fn check_snapshots(golden: &Golden, options: CpuOptions) {
     // Past a block of the KV cache, so that a full and a partial block are shared.
     let tokens: Vec<u32> = golden.inputs.iter().cycle().copied().take(300).collect();
-    let mut model = model("mini/mlx-4bit", exact());
+    let mut model = model("mini/mlx-4bit", options);
     for cut in [1, 5, 255, 256, 257, 299] {
         let mut sequence = model.new_sequence();
         model.prefill(&mut sequence, &tokens[..cut], LogitRows::Last).unwrap();
