@@ -147,3 +147,92 @@ pub trait Device: Send + 'static {
     /// Where the device failed.
     fn submit(&mut self, recording: RecordingId) -> Result<Event, GpuError>;
 }
+
+/// Any device behind one type, so that a program can choose one when it runs.
+impl Device for Box<dyn Device> {
+    fn describe(&self) -> DeviceDescription {
+        (**self).describe()
+    }
+
+    fn available(&self) -> usize {
+        (**self).available()
+    }
+
+    fn pass_limit(&self) -> Option<u64> {
+        (**self).pass_limit()
+    }
+
+    fn allocate(&mut self, label: &str, bytes: usize, memory: Memory) -> Result<BufferId, GpuError> {
+        (**self).allocate(label, bytes, memory)
+    }
+
+    fn place(&mut self, label: &str, bytes: &Bytes) -> Result<Slice, GpuError> {
+        (**self).place(label, bytes)
+    }
+
+    fn release(&mut self, buffer: BufferId) {
+        (**self).release(buffer);
+    }
+
+    fn write(&mut self, to: Slice, bytes: &[u8]) -> Result<(), GpuError> {
+        (**self).write(to, bytes)
+    }
+
+    fn read(&mut self, from: Slice, into: &mut [u8]) -> Result<(), GpuError> {
+        (**self).read(from, into)
+    }
+
+    fn read_after(&mut self, event: Event, from: Slice, into: &mut [u8]) -> Result<(), GpuError> {
+        (**self).read_after(event, from, into)
+    }
+
+    fn copy(&mut self, from: Slice, to: Slice) -> Result<(), GpuError> {
+        (**self).copy(from, to)
+    }
+
+    fn record(&mut self, pass: &Pass) -> Result<RecordingId, GpuError> {
+        (**self).record(pass)
+    }
+
+    fn discard(&mut self, recording: RecordingId) {
+        (**self).discard(recording);
+    }
+
+    fn submit(&mut self, recording: RecordingId) -> Result<Event, GpuError> {
+        (**self).submit(recording)
+    }
+}
+
+/// This system's GPU with its kernels compiled, or `None` where the program has no device for one. `weight_bytes` is what a model
+/// needs, so that one that does not fit is refused before it is loaded; `progress` is told how many of how many kernel sources are
+/// compiled.
+///
+/// # Errors
+/// The GPU cannot run the kernels, or has no room for the model; the message says what to do.
+#[cfg(any(target_os = "macos", feature = "softmetal"))]
+pub fn system_gpu(
+    weight_bytes: usize,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<Option<Box<dyn Device>>, GpuError> {
+    use crate::metal::{MetalDevice, MetalOptions, default_cache};
+    let options = MetalOptions {
+        tensor_operations: true,
+        cache: default_cache(),
+        progress,
+    };
+    let device = MetalDevice::open(options)?;
+    device.check_fits(weight_bytes)?;
+    Ok(Some(Box::new(device)))
+}
+
+/// This system's GPU; this program has no device for one.
+///
+/// # Errors
+/// None.
+#[cfg(not(any(target_os = "macos", feature = "softmetal")))]
+pub fn system_gpu(
+    _weight_bytes: usize,
+    _progress: &mut dyn FnMut(usize, usize),
+) -> Result<Option<Box<dyn Device>>, GpuError> {
+    Ok(None)
+}

@@ -8,6 +8,8 @@ use shader_tool::{
     Order, Pipeline, ShaderError, SourceFile,
 };
 
+pub use shader_tool::TileBackend;
+
 use crate::device::{BufferId, Device, DeviceDescription, Event, Memory, RecordingId, Slice};
 use crate::error::GpuError;
 use crate::pass::{Access, Argument, Dispatch, Pass};
@@ -41,8 +43,8 @@ pub struct EmulatorOptions {
     pub shuffle: Option<u64>,
     /// Processor cores; all for `None`.
     pub threads: Option<usize>,
-    /// [`Device::pass_limit`]
-    pub pass_limit: Option<u64>,
+    /// The implementation of the tile vocabulary that kernels are compiled with.
+    pub tiles: TileBackend,
 }
 
 /// A device that runs kernels on the CPU.
@@ -50,7 +52,6 @@ pub struct EmulatorDevice {
     library: Arc<Library>,
     emulator: Emulator,
     checked: bool,
-    pass_limit: Option<u64>,
     buffers: HashMap<BufferId, Buffer>,
     next_buffer: u32,
     unused: Buffer,
@@ -89,6 +90,7 @@ impl EmulatorDevice {
             sources,
             Options {
                 mode,
+                tiles: options.tiles,
                 ..Options::default()
             },
         )?;
@@ -100,7 +102,6 @@ impl EmulatorDevice {
             library: Arc::new(library),
             emulator,
             checked: options.checked,
-            pass_limit: options.pass_limit,
             buffers: HashMap::new(),
             next_buffer: 0,
             unused: Buffer::new(SLOTS * UNUSED_BYTES),
@@ -232,10 +233,6 @@ impl Device for EmulatorDevice {
             kind: "emulator",
             description: format!("software GPU on the CPU{checked}"),
         }
-    }
-
-    fn pass_limit(&self) -> Option<u64> {
-        self.pass_limit
     }
 
     fn available(&self) -> usize {

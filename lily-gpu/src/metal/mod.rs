@@ -433,6 +433,15 @@ impl Device for MetalDevice {
         self.system.working_set().saturating_sub(self.allocated)
     }
 
+    /// What the slowest GPU of the family (M1 or M5 with their fewest cores) is predicted to do in the time that a command buffer
+    /// may take. Beyond that, passes are cut by the time that they took.
+    fn pass_limit(&self) -> Option<u64> {
+        Some(match self.family {
+            KernelFamily::Simdgroup => 100_000_000_000,
+            KernelFamily::Tensor => 650_000_000_000,
+        })
+    }
+
     fn allocate(&mut self, label: &str, bytes: usize, _memory: Memory) -> Result<BufferId, GpuError> {
         let buffer = self.new_buffer(label, bytes)?;
         Ok(self.add(buffer, false))

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, mpsc};
 use std::thread;
 
 use objc2::rc::{Retained, autoreleasepool};
@@ -82,33 +82,27 @@ impl Kernels {
             .map(|unit| read.flatten(&unit.name).map(|text| with_family(&text, family)))
             .collect::<Result<Vec<_>, _>>()?;
 
-        let compiled = Mutex::new(Vec::new());
-        let (next, workers) = (
-            AtomicUsize::new(0),
-            thread::available_parallelism().map_or(1, usize::from),
-        );
-        let work = || {
+        let (next, workers) = (AtomicUsize::new(0), thread::available_parallelism().map_or(1, usize::from));
+        let (sender, receiver) = mpsc::channel();
+        let work = |sender: mpsc::Sender<_>| {
             while let Some(index) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|&index| index < texts.len()) {
-                let library = compile(system, &units[index].name, &texts[index], family);
-                compiled
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .push((index, library));
+                // The receiver lives until all senders are gone.
+                let _ = sender.send((index, compile(system, &units[index].name, &texts[index], family)));
             }
         };
-        progress(0, texts.len());
+        let mut libraries = HashMap::new();
         thread::scope(|scope| {
-            for _ in 1..workers.min(texts.len()) {
-                scope.spawn(work);
+            for _ in 0..workers.min(texts.len()) {
+                let sender = sender.clone();
+                scope.spawn(|| work(sender));
             }
-            work();
-        });
-        progress(texts.len(), texts.len());
-        let compiled = compiled.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let libraries = compiled
-            .into_iter()
-            .map(|(index, library)| library.map(|library| (units[index].name.clone(), library)))
-            .collect::<Result<HashMap<_, _>, _>>()?;
+            drop(sender);
+            for (done, (index, library)) in receiver.iter().enumerate() {
+                progress(done + 1, texts.len());
+                libraries.insert(units[index].name.clone(), library?);
+            }
+            Ok::<_, GpuError>(())
+        })?;
         let sources = read
             .manifest()
             .kernels

@@ -1,6 +1,6 @@
 //! Whole passes under the checker: clean with all barriers, and no barrier is superfluous.
 
-use lily_gpu::emulator::EmulatorOptions;
+use lily_gpu::emulator::{EmulatorOptions, TileBackend};
 use lily_gpu::{LogitRows, Switches};
 use shader_tool::FindingKind;
 
@@ -10,7 +10,7 @@ const CHECKED: EmulatorOptions = EmulatorOptions {
     checked: true,
     shuffle: None,
     threads: None,
-    pass_limit: None,
+    tiles: TileBackend::Native,
 };
 
 fn assert_clean(model: &mut Model) {

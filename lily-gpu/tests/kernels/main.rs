@@ -16,7 +16,7 @@ mod sample;
 
 use half::bf16;
 use lily_gpu::device::{BufferId, Device, Memory, Slice};
-use lily_gpu::emulator::{EmulatorDevice, EmulatorOptions};
+use lily_gpu::emulator::{EmulatorDevice, EmulatorOptions, TileBackend};
 use lily_gpu::params::StepState;
 use lily_gpu::pass::{Dispatch, Pass};
 use lily_gpu::weights::{Form, GpuMatrix, describe_encoding, form};
@@ -199,12 +199,25 @@ pub struct Gpu {
 
 impl Gpu {
     pub fn new(checked: bool) -> Gpu {
-        let device = EmulatorDevice::new(EmulatorOptions {
+        Gpu::with(EmulatorOptions {
             checked,
             ..EmulatorOptions::default()
         })
-        .unwrap();
-        Gpu { device, checked }
+    }
+
+    /// With another implementation of the tile vocabulary.
+    pub fn tiles(tiles: TileBackend) -> Gpu {
+        Gpu::with(EmulatorOptions {
+            tiles,
+            ..EmulatorOptions::default()
+        })
+    }
+
+    fn with(options: EmulatorOptions) -> Gpu {
+        Gpu {
+            device: EmulatorDevice::new(options).unwrap(),
+            checked: options.checked,
+        }
     }
 
     pub fn bytes(&mut self, bytes: &[u8]) -> Slice {
