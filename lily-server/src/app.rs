@@ -19,6 +19,7 @@ use crate::endpoints::{chat, completions, health, messages, metrics, models, pag
 use crate::error::{AnthropicError, ApiError};
 use crate::grammar::Grammars;
 use crate::metrics::Metrics;
+use crate::replay::Replays;
 
 /// What all requests share.
 #[derive(Debug)]
@@ -31,6 +32,8 @@ pub struct App {
     pub checkpoint: Arc<Checkpoint>,
     /// Compiler of grammars, made when the first request needs it.
     grammars: OnceLock<Result<Grammars, ApiError>>,
+    /// Replies as the model wrote them.
+    pub replays: Replays,
     /// What `/metrics` tells.
     pub metrics: Metrics,
     /// When the server started.
@@ -49,6 +52,7 @@ impl App {
             engine,
             checkpoint,
             grammars: OnceLock::new(),
+            replays: Replays::default(),
             metrics,
             started: SystemTime::now(),
         })

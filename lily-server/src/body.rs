@@ -1,7 +1,9 @@
 //! Request bodies: read within limits, parsed into a type, with errors that name the field.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
+use axum::body::HttpBody;
 use axum::extract::rejection::{BytesRejection, FailedToBufferBody};
 use axum::extract::{FromRequest, Request};
 use bytes::Bytes;
@@ -11,7 +13,14 @@ use crate::app::AppState;
 use crate::error::ApiError;
 
 /// A request's body, or why it could not be read. Handlers parse it themselves, so that each answers in its own API's error shape.
-pub struct RawBody(Result<Bytes, ApiError>);
+pub struct RawBody {
+    read: Result<Bytes, ApiError>,
+    peer: Option<IpAddr>,
+}
+
+/// Address of a connection's other end, which the listener notes in each request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer(pub IpAddr);
 
 impl FromRequest<AppState> for RawBody {
     type Rejection = std::convert::Infallible;
@@ -19,11 +28,19 @@ impl FromRequest<AppState> for RawBody {
     async fn from_request(request: Request, state: &AppState) -> Result<Self, Self::Rejection> {
         let limit = state.config.max_body_bytes;
         let timeout = state.config.body_timeout;
-        Ok(Self(read(request, state, limit, timeout).await))
+        let peer = request.extensions().get().map(|Peer(address)| *address);
+        Ok(Self {
+            read: read(request, state, limit, timeout).await,
+            peer,
+        })
     }
 }
 
 async fn read(request: Request, state: &AppState, limit: usize, timeout: Duration) -> Result<Bytes, ApiError> {
+    // What is too large is refused before it is sent.
+    if request.body().size_hint().lower() > u64::try_from(limit).unwrap_or(u64::MAX) {
+        return Err(ApiError::TooLarge(limit));
+    }
     match tokio::time::timeout(timeout, Bytes::from_request(request, state)).await {
         Err(_) => Err(ApiError::BodyTimeout(timeout.as_secs())),
         Ok(Ok(bytes)) => Ok(bytes),
@@ -40,7 +57,12 @@ async fn read(request: Request, state: &AppState, limit: usize, timeout: Duratio
 impl RawBody {
     /// The body's bytes.
     pub fn bytes(self) -> Result<Bytes, ApiError> {
-        self.0
+        self.read
+    }
+
+    /// Who takes turns in the queue where the request does not name its user: everyone at one address together.
+    pub fn client(&self) -> Option<String> {
+        self.peer.map(|address| address.to_string())
     }
 
     /// The body as JSON. A wrong type is a 400 that names the field.

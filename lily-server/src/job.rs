@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use futures_util::Stream;
 use futures_util::stream::{SelectAll, unfold};
-use lily_engine::{Event, GenerateRequest, Generation, ReasoningBudget, ReplyFormat, Sampling};
+use lily_engine::{Event, FinishReason, GenerateRequest, Generation, ReasoningBudget, ReplyFormat, Sampling};
 use lily_model::{ChatInput, Checkpoint, GenerationConfig};
 use serde_json::{Map, Value};
 
@@ -75,6 +75,12 @@ pub struct Prompt {
 }
 
 impl ChatJob {
+    /// The same, from `client` unless the request names its user.
+    pub fn asked_by(mut self, client: Option<String>) -> Self {
+        self.client = self.client.or(client);
+        self
+    }
+
     /// Renders and tokenizes the conversation.
     pub fn prompt(&self, checkpoint: &Checkpoint) -> Result<Prompt, ApiError> {
         let template = checkpoint
@@ -160,17 +166,17 @@ impl ChatJob {
         let shared = Arc::clone(app);
         // A long conversation takes a while to render and tokenize; other requests must not wait for it.
         let work = tokio::task::spawn_blocking(move || {
-            let prompt = self.prompt(&shared.checkpoint)?;
+            let mut prompt = self.prompt(&shared.checkpoint)?;
+            prompt.tokens = shared
+                .replays
+                .restore(prompt.tokens, &self.tools, &shared.checkpoint.tokenizer);
             let choices = self.sampling.n.unwrap_or(1);
             (0..choices)
                 .map(|choice| {
                     let request = self.request(&prompt, choice, &shared)?;
                     let generation = shared.engine.submit(request)?;
-                    Ok(Reply::new(
-                        generation,
-                        ReplyMachine::chat(&self.tools),
-                        Arc::clone(&shared),
-                    ))
+                    let reply = Reply::new(generation, ReplyMachine::chat(&self.tools), Arc::clone(&shared));
+                    Ok(reply.remembered(prompt.tokens.clone()))
                 })
                 .collect()
         });
@@ -225,6 +231,8 @@ pub struct Reply {
     done: bool,
     stopwatch: Stopwatch,
     app: AppState,
+    /// Prompt and tokens so far, where the reply is to be remembered.
+    replay: Option<(Vec<u32>, Vec<u32>)>,
 }
 
 impl Reply {
@@ -237,6 +245,32 @@ impl Reply {
             done: false,
             stopwatch: Stopwatch::start(),
             app,
+            replay: None,
+        }
+    }
+
+    /// The same, to be remembered for when the client sends it back.
+    fn remembered(mut self, prompt: Vec<u32>) -> Self {
+        self.replay = Some((prompt, Vec::new()));
+        self
+    }
+
+    fn take_note(&mut self, event: &Event) {
+        self.stopwatch.observe(event, &self.app.metrics);
+        match (event, &mut self.replay) {
+            (Event::Token(token), Some((_, tokens))) => tokens.push(token.id),
+            (
+                Event::Finished {
+                    reason: FinishReason::Stop,
+                    ..
+                },
+                replay,
+            ) => {
+                if let Some((prompt, tokens)) = replay.take() {
+                    self.app.replays.remember(prompt, tokens);
+                }
+            }
+            _ => {}
         }
     }
 
@@ -255,7 +289,7 @@ impl Reply {
                 .next()
                 .await
                 .unwrap_or(Event::Failed(lily_engine::EngineError::Stopped));
-            self.stopwatch.observe(&event, &self.app.metrics);
+            self.take_note(&event);
             let mut out = Vec::new();
             self.machine.push(event, &mut out);
             self.ready.extend(out);

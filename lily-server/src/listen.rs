@@ -14,8 +14,10 @@ use thiserror::Error;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
+use tower_http::add_extension::AddExtension;
 
 use crate::app::{App, router};
+use crate::body::Peer;
 use crate::config::ServerConfig;
 
 /// Why the server could not start.
@@ -66,8 +68,13 @@ pub async fn serve(listener: TcpListener, app: Arc<App>, stop: impl Future<Outpu
             () = &mut stop => break,
             accepted = accept(&listener, &slots) => accepted,
         };
-        if let Some((stream, _peer, slot)) = accepted {
-            let connection = connection(stream, service.clone(), app.config.body_timeout, stopped.clone());
+        if let Some((stream, peer, slot)) = accepted {
+            let connection = connection(
+                stream,
+                AddExtension::new(service.clone(), Peer(peer.ip())),
+                app.config.body_timeout,
+                stopped.clone(),
+            );
             connections.spawn(async move {
                 connection.await;
                 drop(slot);
@@ -104,7 +111,12 @@ async fn accept(listener: &TcpListener, slots: &Arc<Semaphore>) -> Option<(TcpSt
     }
 }
 
-async fn connection(stream: TcpStream, service: Router, header_timeout: Duration, mut stopped: watch::Receiver<bool>) {
+async fn connection(
+    stream: TcpStream,
+    service: AddExtension<Router, Peer>,
+    header_timeout: Duration,
+    mut stopped: watch::Receiver<bool>,
+) {
     // Tokens go out one by one: without this, each would wait for the last one's acknowledgement.
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "TCP_NODELAY could not be set");

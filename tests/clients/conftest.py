@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 KEY = "test-key"
 # Another model than the demo model: a directory or a repository.
 MODEL = os.environ.get("LILY_TEST_MODEL", "demo")
+PROGRAM = os.environ.get("LILY_TEST_PROGRAM", ROOT / "target/release/lily")
 
 
 class Server:
@@ -24,7 +25,7 @@ class Server:
 def start(*arguments, key=KEY):
     """Starts a server on a free port; the line that it prints tells which."""
     environment = {**os.environ, "LILY_API_KEY": key}
-    command = [ROOT / "target/release/lily", "serve", "--model", MODEL, "--port", "0", *arguments]
+    command = [PROGRAM, "serve", "--model", MODEL, "--port", "0", *arguments]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     line = process.stdout.readline()
     assert " at http://" in line, f"the server did not start: {line!r}"

@@ -23,9 +23,10 @@ use crate::tools::definition::{Tool, ToolChoice};
 
 /// Answers a conversation.
 pub async fn complete(State(app): State<AppState>, body: RawBody) -> Result<Response, ApiError> {
+    let client = body.client();
     let request = ChatRequest::parse(&body.bytes()?)?;
     app.check_model(request.model.as_deref())?;
-    let job = job(&request)?;
+    let job = job(&request)?.asked_by(client);
     let logprobs = job.logprobs.is_some();
     let replies = job.start(&app).await?;
     let head = Head::new(&app.config.model_id);

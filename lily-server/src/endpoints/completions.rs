@@ -24,7 +24,9 @@ use crate::sse::{self, Frame};
 
 /// Completes each prompt of a request.
 pub async fn complete(State(app): State<AppState>, body: RawBody) -> Result<Response, ApiError> {
-    let request = CompletionRequest::parse(&body.bytes()?)?;
+    let client = body.client();
+    let mut request = CompletionRequest::parse(&body.bytes()?)?;
+    request.user = request.user.or(client);
     app.check_model(request.model.as_deref())?;
     let (stream, include_usage) = (request.stream == Some(true), request.include_usage());
     let head = Head {

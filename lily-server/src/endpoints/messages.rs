@@ -16,12 +16,13 @@ use crate::sse::{self, Frame};
 
 /// Answers a conversation.
 pub async fn create(State(app): State<AppState>, body: RawBody) -> Result<Response, AnthropicError> {
+    let client = body.client();
     let request = MessagesRequest::parse(&body.bytes()?)?;
     app.check_model(request.model.as_deref())?;
     if request.max_tokens.is_none() {
         return Err(ApiError::invalid("max_tokens", "must be a number, found nothing").into());
     }
-    let reply = request.job()?.start(&app).await?.pop();
+    let reply = request.job()?.asked_by(client).start(&app).await?.pop();
     let reply = reply.ok_or_else(|| ApiError::Internal("the engine gave no reply".into()))?;
     let writer = MessageWriter::new(&app.config.model_id, request.stop_sequences.clone().unwrap_or_default());
     if request.stream == Some(true) {

@@ -17,9 +17,10 @@ use crate::sse::{self, Frame};
 
 /// Answers a conversation.
 pub async fn create(State(app): State<AppState>, body: RawBody) -> Result<Response, ApiError> {
+    let client = body.client();
     let request = ResponsesRequest::parse(&body.bytes()?)?;
     app.check_model(request.model.as_deref())?;
-    let reply = request.job()?.start(&app).await?.pop();
+    let reply = request.job()?.asked_by(client).start(&app).await?.pop();
     let reply = reply.ok_or_else(|| ApiError::Internal("the engine gave no reply".into()))?;
     if request.stream == Some(true) {
         return Ok(stream(app, reply, request));

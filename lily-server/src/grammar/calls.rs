@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
+use super::format::inline_schema;
 use crate::error::ApiError;
 use crate::tools::definition::Tool;
 
@@ -81,7 +82,7 @@ fn value(parameters: &Value, name: &str) -> String {
             }
         }
     }
-    format!("%json {schema} {CLOSE}")
+    format!("{} {CLOSE}", inline_schema(&schema))
 }
 
 /// `text` as a string of Lark's notation, whose escapes are JSON's.

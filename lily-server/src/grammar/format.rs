@@ -64,10 +64,28 @@ impl OutputFormat {
         match self {
             Self::Text | Self::Lark(_) => None,
             // The model may break the line first, as it does before any answer.
-            Self::Json(schema) => Some(format!("content: /[\\n ]{{0,2}}/ json\njson: %json {schema}\n")),
+            Self::Json(schema) => Some(format!(
+                "content: /[\\n ]{{0,2}}/ json\njson: {}\n",
+                inline_schema(schema)
+            )),
             Self::Regex(pattern) => Some(format!("content: /(?:{})/\n", pattern.replace('/', "\\/"))),
         }
     }
+}
+
+/// `schema` as a part of a rule. White space is what printers of JSON write, a blank or a new line with indentation: a model that may write
+/// any amount of it can go on for ever.
+pub fn inline_schema(schema: &Value) -> String {
+    let mut schema = if schema.is_object() {
+        schema.clone()
+    } else {
+        json!({ "allOf": [schema] })
+    };
+    if let Some(object) = schema.as_object_mut() {
+        let options = json!({ "whitespace_pattern": "( |\\n[ \\t]{0,40})" });
+        object.entry("x-guidance").or_insert(options);
+    }
+    format!("%json {schema}")
 }
 
 /// The grammar that a reply must follow, if it must follow any. `open` and `close` are the ids of `<tool_call>` and `</tool_call>`.
@@ -131,6 +149,9 @@ mod tests {
             ("\n\n{\"a\":5}", true),
             ("{\"a\": \"5\"}", false),
             ("{}", false),
+            ("{\n  \"a\": 5\n}", true),
+            ("{  \"a\": 5}", false),
+            ("{\n\n\"a\": 5}", false),
             ("{\"a\": 5} and more", false),
             ("Sure: {\"a\": 5}", false),
         ] {

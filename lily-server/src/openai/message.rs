@@ -128,6 +128,16 @@ impl<'de> Deserialize<'de> for Content {
     }
 }
 
+/// Types of parts that are text, in chat completions and in responses.
+const TEXT_TYPES: [&str; 6] = [
+    "text",
+    "input_text",
+    "output_text",
+    "refusal",
+    "reasoning_text",
+    "summary_text",
+];
+
 impl<'de> Deserialize<'de> for Part {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct PartVisitor;
@@ -151,14 +161,11 @@ impl<'de> Deserialize<'de> for Part {
                         }
                     }
                 }
-                match (kind.as_deref(), text) {
-                    (Some("text" | "input_text" | "output_text" | "refusal") | None, Some(text)) => {
-                        Ok(Part::Text(text))
-                    }
-                    (Some("text" | "input_text" | "output_text" | "refusal"), None) => {
-                        Err(de::Error::missing_field("text"))
-                    }
-                    (Some(kind), _) => Ok(Part::Other(kind.to_owned())),
+                match (kind, text) {
+                    (None, Some(text)) => Ok(Part::Text(text)),
+                    (Some(kind), Some(text)) if TEXT_TYPES.contains(&kind.as_str()) => Ok(Part::Text(text)),
+                    (Some(kind), None) if TEXT_TYPES.contains(&kind.as_str()) => Err(de::Error::missing_field("text")),
+                    (Some(kind), _) => Ok(Part::Other(kind)),
                     (None, None) => Err(de::Error::missing_field("type")),
                 }
             }

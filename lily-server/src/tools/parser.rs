@@ -709,7 +709,7 @@ mod tests {
             ">",
         ];
         let mut state = 1_u64;
-        for _ in 0..3000 {
+        for _ in 0..1000 {
             let mut source = String::from("<function=weather>");
             for _ in 0..10 {
                 state = state

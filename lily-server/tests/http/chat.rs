@@ -400,7 +400,7 @@ async fn several_choices_are_told_apart() {
     for (index, choice) in choices.iter().enumerate() {
         assert_eq!(choice["index"], index);
     }
-    assert_eq!(answer["usage"]["completion_tokens"].as_u64().unwrap() % 3, 0);
+    assert!(answer["usage"]["completion_tokens"].as_u64().unwrap() >= 3);
 }
 
 #[tokio::test]

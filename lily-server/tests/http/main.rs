@@ -3,6 +3,7 @@
 mod chat;
 mod common;
 mod completions;
+mod connections;
 mod messages;
 mod responses;
 mod structured;

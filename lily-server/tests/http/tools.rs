@@ -166,3 +166,29 @@ async fn thoughts_of_earlier_turns_stay_unless_the_request_says_otherwise() {
         .await;
     assert!(!server.last_prompt().contains("because"));
 }
+
+#[tokio::test]
+async fn a_reply_that_comes_back_is_found_in_the_cache() {
+    let server = Server::new();
+    // White space that the API trims, and arguments that the template lays out otherwise.
+    let said = "I look. \n\n\n</think>\n\n\n<tool_call>\n<function=weather>\n<parameter=days>\n 3\n</parameter>\n</function>\n</tool_call>\n";
+    server.say(said);
+    let question = json!({"role": "user", "content": "weather?"});
+    let body = json!({"messages": [question], "tools": tools()});
+    let first = server.chat(body).await.json();
+    let mut message = first["choices"][0]["message"].clone();
+    let id = message["tool_calls"][0]["id"].clone();
+    message["tool_calls"][0]["function"]["arguments"] = "{ \"days\" : 3 }".into();
+    let result = json!({"role": "tool", "tool_call_id": id, "content": "sunny"});
+    server.say("ok</think>It is sunny.");
+    let second = server
+        .chat(json!({"messages": [question, message, result], "tools": tools()}))
+        .await
+        .json();
+    assert!(server.last_prompt().contains(said), "{}", server.last_prompt());
+    let cached = second["usage"]["prompt_tokens_details"]["cached_tokens"]
+        .as_u64()
+        .unwrap();
+    let before = first["usage"]["prompt_tokens"].as_u64().unwrap();
+    assert!(cached > before + 10, "{cached} of {before} and the reply");
+}
