@@ -43,6 +43,8 @@ pub struct EmulatorOptions {
     pub shuffle: Option<u64>,
     /// Processor cores; all for `None`.
     pub threads: Option<usize>,
+    /// [`Device::pass_limit`]
+    pub pass_limit: Option<u64>,
     /// The implementation of the tile vocabulary that kernels are compiled with.
     pub tiles: TileBackend,
 }
@@ -52,6 +54,7 @@ pub struct EmulatorDevice {
     library: Arc<Library>,
     emulator: Emulator,
     checked: bool,
+    pass_limit: Option<u64>,
     buffers: HashMap<BufferId, Buffer>,
     next_buffer: u32,
     unused: Buffer,
@@ -102,6 +105,7 @@ impl EmulatorDevice {
             library: Arc::new(library),
             emulator,
             checked: options.checked,
+            pass_limit: options.pass_limit,
             buffers: HashMap::new(),
             next_buffer: 0,
             unused: Buffer::new(SLOTS * UNUSED_BYTES),
@@ -233,6 +237,10 @@ impl Device for EmulatorDevice {
             kind: "emulator",
             description: format!("software GPU on the CPU{checked}"),
         }
+    }
+
+    fn pass_limit(&self) -> Option<u64> {
+        self.pass_limit
     }
 
     fn available(&self) -> usize {

@@ -8,7 +8,7 @@ use crate::device::{Device, DeviceDescription, Memory, RecordingId, Slice};
 use crate::error::GpuError;
 use crate::graph::Model;
 use crate::graph::decode::decode_pass;
-use crate::graph::prefill::{Step, logits_pass, prefill_steps};
+use crate::graph::prefill::{Chunk, Step, logits_pass, prefill_steps};
 use crate::graph::scratch::{LOGIT_ROWS, Scratch};
 use crate::pass::Pass;
 use crate::policy::{self, AttentionRoute};
@@ -253,7 +253,12 @@ impl<D: Device> GpuModel<D> {
         let bytes: Vec<u8> = tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
         self.device.write(self.scratch.tokens, &bytes)?;
         sequence.state.write_step(&mut self.device, 0, sequence.position, 0)?;
-        for step in prefill_steps(self.graph(), &sequence.state.slices(), rows) {
+        let chunk = Chunk {
+            rows,
+            position: sequence.position,
+            pass_limit: self.device.pass_limit(),
+        };
+        for step in prefill_steps(self.graph(), &sequence.state.slices(), chunk) {
             match step {
                 Step::Run(pass) => self.run(&pass)?,
                 Step::HostRouting { tile_rows } => {

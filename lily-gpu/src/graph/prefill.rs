@@ -2,11 +2,12 @@
 
 use crate::device::Slice;
 use crate::graph::products::Output;
+use crate::graph::scratch::MlpShape;
 use crate::graph::{Graph, LayerState, Model, StateSlices};
 use crate::params::AttentionPrefillParams;
 use crate::pass::{Dispatch, Pass};
 use crate::policy::{self, AttentionRoute};
-use crate::weights::{GpuAttention, GpuDeltaNet, GpuMixer};
+use crate::weights::{GpuAttention, GpuDeltaNet, GpuLayer, GpuMatrix, GpuMixer, GpuMlp};
 
 /// One part of a chunk's work.
 #[derive(Clone, Debug)]
@@ -20,14 +21,33 @@ pub enum Step {
     },
 }
 
-/// The work of a chunk of `rows` tokens, which are in `scratch.tokens`; the step state holds the first one's position. The residual stream after
-/// the last layer stays in `scratch.x`.
-pub fn prefill_steps(model: Model<'_>, state: &StateSlices, rows: usize) -> Vec<Step> {
+/// A chunk of a prompt.
+#[derive(Clone, Copy, Debug)]
+pub struct Chunk {
+    /// Tokens, which are in `scratch.tokens`.
+    pub rows: usize,
+    /// Position of the first one, which the step state holds, too.
+    pub position: usize,
+    /// Multiply-adds that one pass may hold ([`crate::Device::pass_limit`]); a layer is never split.
+    pub pass_limit: Option<u64>,
+}
+
+/// The work of a chunk. The residual stream after the last layer stays in `scratch.x`.
+pub fn prefill_steps(model: Model<'_>, state: &StateSlices, chunk: Chunk) -> Vec<Step> {
+    let rows = chunk.rows;
     let mut steps = Vec::new();
+    let mut work = 0;
     let mut g = Graph::new(model, state.step);
     g.embed(rows, false);
     for (index, (layer, &kept)) in model.weights.layers.iter().zip(&state.layers).enumerate() {
         let label = format!("layer {index}");
+        let layer_work = layer_macs(&model, layer, chunk);
+        if work > 0 && chunk.pass_limit.is_some_and(|limit| work + layer_work > limit) {
+            let done = std::mem::replace(&mut g, Graph::new(model, state.step));
+            steps.push(Step::Run(done.pass));
+            work = 0;
+        }
+        work += layer_work;
         g.rms_norm(&label, layer.input_norm, rows, model.scratch.n, false);
         match (&layer.mixer, kept) {
             (GpuMixer::Attention(w), LayerState::Attention { k, v }) => g.attention_chunk(&label, w, (k, v), rows),
@@ -51,6 +71,24 @@ pub fn prefill_steps(model: Model<'_>, state: &StateSlices, rows: usize) -> Vec<
     }
     steps.push(Step::Run(g.pass));
     steps
+}
+
+/// Multiply-adds of a layer over a chunk: its products and its attention.
+fn layer_macs(model: &Model<'_>, layer: &GpuLayer, chunk: Chunk) -> u64 {
+    let size = |m: &GpuMatrix| m.rows * m.cols;
+    let mlp = |m: &GpuMlp| size(&m.gate) + size(&m.up) + size(&m.down);
+    let a = &model.config.attention;
+    let mixer = match &layer.mixer {
+        GpuMixer::Attention(w) => {
+            let keys = chunk.position + chunk.rows;
+            [&w.q, &w.k, &w.v, &w.o].map(size).iter().sum::<usize>() + 2 * keys * a.heads * a.head_dim
+        }
+        GpuMixer::DeltaNet(w) => [&w.qkv, &w.z, &w.b, &w.a, &w.out].map(size).iter().sum(),
+    };
+    let routed = layer.routed.map_or(0, |r| {
+        size(&r.router) + MlpShape::of(model.config).top_k * mlp(&r.experts)
+    });
+    (chunk.rows * (mixer + mlp(&layer.shared) + routed)) as u64
 }
 
 /// The pass that makes the logits of rows `[first, first + rows)` of a chunk, into `scratch.logits`.

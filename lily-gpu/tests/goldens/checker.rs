@@ -10,6 +10,7 @@ const CHECKED: EmulatorOptions = EmulatorOptions {
     checked: true,
     shuffle: None,
     threads: None,
+    pass_limit: None,
     tiles: TileBackend::Native,
 };
 

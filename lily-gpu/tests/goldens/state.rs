@@ -37,6 +37,24 @@ fn a_restored_snapshot_continues_as_the_sequence_did() {
 }
 
 #[test]
+fn bounded_passes_compute_the_same() {
+    let inputs = &golden("mini").inputs[..40];
+    let mut logits = Vec::new();
+    // one layer to a pass, some, all
+    for pass_limit in [Some(1), Some(5_000_000), None] {
+        let options = EmulatorOptions {
+            pass_limit,
+            ..EmulatorOptions::default()
+        };
+        let mut model = model("mini/mlx-4bit", Switches::default(), options);
+        let mut sequence = model.new_sequence().unwrap();
+        model.prefill(&mut sequence, inputs, LogitRows::Last).unwrap();
+        logits.push(sequence.logits().to_vec());
+    }
+    assert!(logits[0] == logits[2] && logits[1] == logits[2]);
+}
+
+#[test]
 fn a_sequence_grows_beyond_its_first_room() {
     let (mut model, inputs) = (mini(), golden("mini").inputs);
     let long: Vec<u32> = inputs.iter().cycle().take(1030).copied().collect();
