@@ -10,8 +10,8 @@ cd "$(dirname "$0")"
 copy=../target/softmetal/objc2-metal
 version=$(sed -n '/^name = "objc2-metal"$/{n;s/version = "\(.*\)"/\1/p;}' ../Cargo.lock)
 if [ "$(cat "$copy/.version" 2>/dev/null)" != "$version" ]; then
-    cargo fetch --quiet --locked --manifest-path ../Cargo.toml
-    source=$(cargo metadata --manifest-path ../Cargo.toml --locked --format-version 1 |
+    cargo fetch --quiet --manifest-path ../Cargo.toml
+    source=$(cargo metadata --manifest-path ../Cargo.toml --format-version 1 |
         grep -o '"manifest_path":"[^"]*/objc2-metal-[^"/]*/Cargo.toml"' | head -n 1 | sed 's/.*:"\(.*\)\/Cargo.toml"/\1/')
     rm -rf "$copy"
     mkdir -p "$(dirname "$copy")"

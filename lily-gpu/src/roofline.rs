@@ -73,6 +73,8 @@ pub fn machine(name: &str) -> Option<&'static Machine> {
     MACHINES.iter().find(|machine| machine.name.eq_ignore_ascii_case(name))
 }
 
+/// About how many dependency stages a layer of a prefill pass has.
+pub const PREFILL_STAGES_OF_A_LAYER: usize = 15;
 /// Share of the memory bandwidth that reading weights reaches.
 const READING: f64 = 0.90;
 /// Share of the matrix rate that products with dequantization inside reach in a model.

@@ -48,6 +48,22 @@ fn decode_is_what_the_emulator_device_computes() {
     );
 }
 
+/// What the program does with whatever GPU the system has.
+#[test]
+fn the_system_gpu() {
+    // SAFETY: all readers in this program go through the standard library, which guards the environment.
+    unsafe { std::env::set_var("LILY_CACHE", std::env::temp_dir().join("lily-softmetal")) };
+    let mac = SoftMetal::install(MachineSpec::m4_max());
+    let error = lily_gpu::device::system_gpu(1 << 40, &mut |_, _| {}).err().unwrap();
+    assert!(error.to_string().contains("1024.0 GiB are needed"), "{error}");
+    let mut seen = Vec::new();
+    let device = lily_gpu::device::system_gpu(1 << 20, &mut |done, all| seen.push((done, all))).unwrap().unwrap();
+    assert!(device.describe().description.contains("Apple M4 Max"));
+    assert!(seen.len() > 2 && seen.windows(2).all(|pair| pair[0].0 <= pair[1].0), "{seen:?}");
+    suite::few_tokens(&mut suite::model_on(device, "tiny"), "tiny");
+    mac.assert_clean();
+}
+
 #[test]
 fn snapshots() {
     let mac = SoftMetal::install(MachineSpec::m4_max());
