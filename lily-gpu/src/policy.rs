@@ -249,3 +249,50 @@ pub fn check_shape(config: &ModelConfig) -> Result<(), GpuError> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn qwen() -> ModelConfig {
+        ModelConfig::qwen3_6_35b_a3b()
+    }
+
+    #[test]
+    fn every_context_lies_inside_its_splits() {
+        let switches = Switches::default();
+        for context in [1, 255, 256, 257, 8192, 32_767, 32_768, 32_769, 65_536, 131_073, 262_144] {
+            let route = attention_route(&qwen(), context, &switches);
+            assert_eq!(route.packed_heads, Some(4));
+            assert_eq!(route.split_keys > 0, context >= FIXED_BLOCK_CONTEXT, "{context}");
+            if route.split_keys > 0 {
+                assert!(route.splits * route.split_keys >= context, "{context}");
+            }
+        }
+        let without = switches.without("fixed-block-attention").unwrap();
+        assert_eq!(attention_route(&qwen(), 100_000, &without).split_keys, 0);
+    }
+
+    #[test]
+    fn chunks_shrink_with_the_context() {
+        let sizes = [0, 32_768, 65_536, 131_072, 262_144].map(|position| chunk_for_context(MAX_CHUNK, position));
+        assert_eq!(sizes, [2048, 1024, 512, 256, 256]);
+        assert_eq!(chunk_for_context(100, 200_000), 100);
+    }
+
+    #[test]
+    fn shapes_that_no_kernel_takes_are_named() {
+        let mut config = qwen();
+        check_shape(&config).unwrap();
+        config.attention.head_dim = 80;
+        assert!(check_shape(&config).unwrap_err().to_string().contains("head_dim"));
+        config.attention.head_dim = 256;
+        config.delta_net.key_dim = 512;
+        assert!(
+            check_shape(&config)
+                .unwrap_err()
+                .to_string()
+                .contains("linear_key_head_dim")
+        );
+    }
+}
