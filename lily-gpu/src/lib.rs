@@ -7,17 +7,17 @@ pub mod device;
 pub mod emulator;
 pub mod error;
 pub mod graph;
-mod model;
 #[cfg(any(target_os = "macos", feature = "softmetal"))]
 pub mod metal;
+mod model;
 pub mod params;
 pub mod pass;
 pub mod plan;
 pub mod policy;
+pub mod roofline;
 mod routing;
 mod run;
 mod state;
-pub mod roofline;
 pub mod switches;
 pub mod weights;
 

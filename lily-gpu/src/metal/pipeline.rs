@@ -82,7 +82,10 @@ impl Kernels {
             .map(|unit| read.flatten(&unit.name).map(|text| with_family(&text, family)))
             .collect::<Result<Vec<_>, _>>()?;
 
-        let (next, workers) = (AtomicUsize::new(0), thread::available_parallelism().map_or(1, usize::from));
+        let (next, workers) = (
+            AtomicUsize::new(0),
+            thread::available_parallelism().map_or(1, usize::from),
+        );
         let (sender, receiver) = mpsc::channel();
         let work = |sender: mpsc::Sender<_>| {
             while let Some(index) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|&index| index < texts.len()) {
