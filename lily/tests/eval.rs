@@ -7,13 +7,16 @@ use common::{complaint, fixture, json};
 use serde_json::Value;
 
 fn golden(model: &str, file: &str, logits: &str, chunk: &str) -> Value {
-    let (model, file) = (fixture(model), fixture(file));
+    eval_golden(&fixture(model), &fixture(file), logits, chunk)
+}
+
+fn eval_golden(model: &str, file: &str, logits: &str, chunk: &str) -> Value {
     json(&[
         "eval",
         "--model",
-        &model,
+        model,
         "--golden",
-        &file,
+        file,
         "--golden-logits",
         logits,
         "--chunk",
@@ -44,15 +47,26 @@ fn float64_logits_are_met_and_chunks_make_no_difference() {
         ("mini/mlx-4bit", "mini/golden.safetensors"),
         ("mini/mlx-4bit-sharded", "mini/golden.safetensors"),
     ] {
-        let mut whole = golden(model, file, "logits.numpy_f64", "192");
-        assert_agrees(&whole, 192);
-        for chunk in ["1", "7", "64"] {
-            let mut cut = golden(model, file, "logits.numpy_f64", chunk);
-            assert_eq!(cut["chunk"].to_string(), chunk);
-            cut["chunk"] = Value::Null;
-            whole["chunk"] = Value::Null;
-            assert_eq!(cut, whole, "{model} in chunks of {chunk}");
-        }
+        chunks_make_no_difference(&fixture(model), &fixture(file), 192);
+    }
+}
+
+#[test]
+fn the_demo_model_meets_its_float64_logits() {
+    let demo = |file: &str| format!("{}/../demo/{file}", env!("CARGO_MANIFEST_DIR"));
+    chunks_make_no_difference("demo", &demo("golden.safetensors"), 192);
+    chunks_make_no_difference("demo", &demo("golden_tools.safetensors"), 64);
+}
+
+fn chunks_make_no_difference(model: &str, file: &str, positions: u64) {
+    let mut whole = eval_golden(model, file, "logits.numpy_f64", "192");
+    assert_agrees(&whole, positions);
+    for chunk in ["1", "7", "64"] {
+        let mut cut = eval_golden(model, file, "logits.numpy_f64", chunk);
+        assert_eq!(cut["chunk"].to_string(), chunk);
+        cut["chunk"] = Value::Null;
+        whole["chunk"] = Value::Null;
+        assert_eq!(cut, whole, "{model} in chunks of {chunk}");
     }
 }
 

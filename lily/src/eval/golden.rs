@@ -4,6 +4,7 @@ use std::path::Path;
 
 use lily_engine::{Backend, BackendError, DecodeStep, PrefillLogits};
 use lily_model::FloatType;
+use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde::Serialize;
 
@@ -13,9 +14,11 @@ use crate::output;
 
 /// What a reference computed.
 struct Golden {
-    /// The tokens that were read and have logits, and the one after the last of them.
+    /// The tokens up to the last one that has logits, and the one after it.
     tokens: Vec<u32>,
-    /// `[tokens - 1, vocabulary]`
+    /// Position of each row of the logits, in ascending order.
+    positions: Vec<usize>,
+    /// `[positions, vocabulary]`
     logits: Vec<f32>,
     vocabulary: usize,
 }
@@ -91,8 +94,10 @@ pub fn run(
 fn compare<B: Backend>(backend: &mut B, golden: &Golden, chunk: usize) -> Result<Comparison, BackendError> {
     let mut comparison = Comparison::default();
     let mut add = |position: usize, logits: &[f32]| {
-        let row = &golden.logits[position * golden.vocabulary..][..golden.vocabulary];
-        comparison.add(logits, row, golden.tokens[position + 1]);
+        if let Ok(row) = golden.positions.binary_search(&position) {
+            let row = &golden.logits[row * golden.vocabulary..][..golden.vocabulary];
+            comparison.add(logits, row, golden.tokens[position + 1]);
+        }
     };
     let inputs = &golden.tokens[..golden.tokens.len() - 1];
     let mut sequence = backend.new_sequence()?;
@@ -133,15 +138,7 @@ fn parse(bytes: &[u8], name: &str) -> Result<Golden, String> {
             format!("expected a tensor {name}, found {}", names.join(", "))
         })
     };
-    let found = tensor("token_ids")?;
-    let mut tokens = match (found.shape(), found.dtype()) {
-        (&[2..=usize::MAX], Dtype::I32) => ids(found.data(), |bytes| i32::from_le_bytes(bytes).into()),
-        (&[2..=usize::MAX], Dtype::U32) => ids(found.data(), |bytes| u32::from_le_bytes(bytes).into()),
-        (&[2..=usize::MAX], Dtype::I64) => ids(found.data(), i64::from_le_bytes),
-        (shape, dtype) => Err(format!(
-            "tensor token_ids: expected [2 or more] of I32, U32 or I64, found {shape:?} of {dtype:?}"
-        )),
-    }?;
+    let mut tokens = numbers("token_ids", &tensor("token_ids")?, 2)?;
     let logits = tensor(name)?;
     let most = tokens.len() - 1;
     let (rows, vocabulary) = match logits.shape() {
@@ -152,7 +149,11 @@ fn parse(bytes: &[u8], name: &str) -> Result<Golden, String> {
             ));
         }
     };
-    tokens.truncate(rows + 1);
+    let positions = match file.tensor("positions") {
+        Ok(found) => positions(&found, rows, most)?,
+        Err(_) => (0..rows).collect(),
+    };
+    tokens.truncate(positions[rows - 1] + 2);
     let float = |float: FloatType| (0..rows * vocabulary).map(|i| float.read(logits.data(), i)).collect();
     let logits = match logits.dtype() {
         Dtype::F32 => float(FloatType::F32),
@@ -170,24 +171,52 @@ fn parse(bytes: &[u8], name: &str) -> Result<Golden, String> {
     };
     Ok(Golden {
         tokens,
+        positions,
         logits,
         vocabulary,
     })
 }
 
-fn ids<const SIZE: usize>(data: &[u8], read: impl Fn([u8; SIZE]) -> i64) -> Result<Vec<u32>, String> {
+/// Where the rows lie, where a file has logits of some positions only.
+fn positions(found: &TensorView, rows: usize, most: usize) -> Result<Vec<usize>, String> {
+    let positions: Vec<usize> = numbers("positions", found, 1)?.iter().map(|&p| p as usize).collect();
+    let ascending = positions.is_sorted_by(|a, b| a < b) && positions.last().is_some_and(|&last| last < most);
+    if positions.len() != rows || !ascending {
+        return Err(format!(
+            "tensor positions: expected {rows} ascending positions below {most}, found {positions:?}"
+        ));
+    }
+    Ok(positions)
+}
+
+/// The integers of a one-dimensional tensor of at least `least`.
+fn numbers(name: &str, found: &TensorView, least: usize) -> Result<Vec<u32>, String> {
+    match (found.shape(), found.dtype()) {
+        (&[length], Dtype::I32) if length >= least => {
+            unsigned(name, found.data(), |bytes| i32::from_le_bytes(bytes).into())
+        }
+        (&[length], Dtype::U32) if length >= least => {
+            unsigned(name, found.data(), |bytes| u32::from_le_bytes(bytes).into())
+        }
+        (&[length], Dtype::I64) if length >= least => unsigned(name, found.data(), i64::from_le_bytes),
+        (shape, dtype) => Err(format!(
+            "tensor {name}: expected [{least} or more] of I32, U32 or I64, found {shape:?} of {dtype:?}"
+        )),
+    }
+}
+
+fn unsigned<const SIZE: usize>(name: &str, data: &[u8], read: impl Fn([u8; SIZE]) -> i64) -> Result<Vec<u32>, String> {
     let (numbers, _) = data.as_chunks::<SIZE>();
-    let id = |&bytes| {
-        let id = read(bytes);
-        u32::try_from(id).map_err(|_| format!("tensor token_ids: expected ids from 0 to {}, found {id}", u32::MAX))
+    let number = |&bytes| {
+        let number = read(bytes);
+        u32::try_from(number)
+            .map_err(|_| format!("tensor {name}: expected numbers from 0 to {}, found {number}", u32::MAX))
     };
-    numbers.iter().map(id).collect()
+    numbers.iter().map(number).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use safetensors::tensor::TensorView;
-
     use super::*;
 
     type Tensor = (Dtype, Vec<usize>, Vec<u8>);
@@ -225,6 +254,23 @@ mod tests {
             (golden.tokens, golden.logits, golden.vocabulary),
             (vec![5, 6, 7], vec![1.0, 2.0, 3.0, 4.0], 2)
         );
+    }
+
+    #[test]
+    fn rows_may_lie_at_some_positions_only() {
+        let some = |positions: &[i32]| {
+            let (ids, rows, at) = (i32s(&[5, 6, 7, 8]), f64s(&[2, 1], &[1.0, 2.0]), i32s(positions));
+            let tensors = [("token_ids", &ids), ("logits", &rows), ("positions", &at)]
+                .map(|(name, (dtype, shape, data))| (name, TensorView::new(*dtype, shape.clone(), data).unwrap()));
+            safetensors::serialize(tensors, None).unwrap()
+        };
+        let golden = parse(&some(&[0, 1]), "logits").unwrap();
+        assert_eq!((golden.tokens, golden.positions), (vec![5, 6, 7], vec![0, 1]));
+        let golden = parse(&some(&[1, 2]), "logits").unwrap();
+        assert_eq!((golden.tokens, golden.positions), (vec![5, 6, 7, 8], vec![1, 2]));
+        for bad in [&[1, 3][..], &[1, 1], &[2, 1], &[1]] {
+            assert!(problem(&some(bad)).starts_with("tensor positions: expected 2 ascending positions below 3"));
+        }
     }
 
     #[test]

@@ -20,7 +20,8 @@ Examples:
   lily eval --text story.txt --json
 
 A golden file is a safetensors file with `token_ids` [N+1] (integers) and logits [N or fewer, vocab_size] (f32, f64, f16 or bf16): row i is
-what the reference said after tokens 0 to i, and token i+1 is what came. Activations and KV cache are in f32 there, unless --kv says otherwise.
+what the reference said after tokens 0 to i, and token i+1 is what came. Where it has `positions` (integers, ascending), row i is position
+positions[i] instead. Activations and KV cache are in f32 there, unless --kv says otherwise.
 
 With --golden and --json: {\"positions\", \"chunk\", \"max_abs_logit_diff\", \"mean_kl\", \"top1_agreement\", \"perplexity\",
 \"reference_perplexity\", \"perplexity_ratio\"}; mean_kl is in nats, from the reference to the model.
