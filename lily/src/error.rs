@@ -14,6 +14,9 @@ pub enum CliError {
     /// The CPU model could not be built or could not run.
     #[error(transparent)]
     Cpu(#[from] lily_cpu::CpuError),
+    /// The GPU model could not be built or could not run.
+    #[error(transparent)]
+    Gpu(#[from] lily_gpu::GpuError),
     /// The engine refused or failed.
     #[error(transparent)]
     Engine(#[from] lily_engine::EngineError),

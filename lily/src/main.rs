@@ -1,6 +1,7 @@
 //! `lily`: the command line. Each command has a file of its own; what several share lies in `model`, `sampling`, `machine`, `output` and
 //! `progress`.
 
+mod backend;
 mod bench;
 mod chat;
 mod demo;

@@ -5,8 +5,12 @@ use std::sync::Arc;
 use clap::{Args, ValueEnum};
 use lily_cpu::{CpuModel, CpuOptions, KvPrecision};
 use lily_engine::{Engine, EngineOptions, Vocabulary};
+use lily_gpu::device::system_gpu;
+use lily_gpu::emulator::{EmulatorDevice, EmulatorOptions};
+use lily_gpu::{GpuModel, GpuOptions, Switches};
 use lily_model::{Checkpoint, ModelConfig, Source, Weights, hub};
 
+use crate::backend::AnyBackend;
 use crate::demo;
 use crate::error::CliError;
 use crate::inspect::parts;
@@ -74,6 +78,9 @@ pub struct DeviceArgs {
     /// Keep activations in f32 throughout, where faster kernels would round them
     #[arg(long)]
     pub exact: bool,
+    /// Turn off one optimization of the GPU kernels, to measure it; may be given several times
+    #[arg(long, value_name = "SWITCH")]
+    pub without: Vec<String>,
 }
 
 /// A device.
@@ -83,6 +90,10 @@ pub enum Device {
     Auto,
     /// The processor
     Cpu,
+    /// The GPU of a Mac
+    Metal,
+    /// The GPU kernels, run by software on the processor: for tests
+    Emulator,
 }
 
 /// Number format of the KV cache.
@@ -116,16 +127,53 @@ impl DeviceArgs {
         })
     }
 
+    /// Optimizations of the GPU kernels that are in use.
+    pub fn switches(&self) -> Result<Switches, CliError> {
+        let without = |switches: Switches, name: &String| switches.without(name);
+        self.without
+            .iter()
+            .try_fold(Switches::default(), without)
+            .map_err(|error| CliError::Usage(format!("--without: {error}")))
+    }
+
     /// The backend over `weights`.
-    pub fn backend(&self, config: &ModelConfig, weights: Weights) -> Result<CpuModel, CliError> {
-        // `auto` is the CPU as long as it is the only device.
+    pub fn backend(&self, config: &ModelConfig, weights: Weights) -> Result<AnyBackend, CliError> {
+        let (config, switches) = (Arc::new(config.clone()), self.switches()?);
+        let gpu = |device: Box<dyn lily_gpu::Device>| -> Result<AnyBackend, CliError> {
+            let options = GpuOptions {
+                switches,
+                ..GpuOptions::default()
+            };
+            let model = GpuModel::new(device, config.clone(), &weights, options, &mut |_| {})?;
+            Ok(AnyBackend::Gpu(Box::new(model)))
+        };
+        let system_gpu = || system_gpu(weight_bytes(&weights), &mut |_, _| {});
         match self.device {
-            Device::Auto | Device::Cpu => Ok(CpuModel::new(
-                Arc::new(config.clone()),
-                Arc::new(weights),
-                self.options()?,
-            )?),
+            Device::Emulator => gpu(Box::new(EmulatorDevice::new(EmulatorOptions {
+                threads: self.threads,
+                ..EmulatorOptions::default()
+            })?)),
+            Device::Metal => match system_gpu()? {
+                Some(device) => gpu(device),
+                None => Err(CliError::Usage(
+                    "--device metal: this program was not built for a Mac".into(),
+                )),
+            },
+            Device::Auto => match system_gpu() {
+                Ok(Some(device)) => gpu(device),
+                Ok(None) => self.cpu(config, weights),
+                Err(error) => {
+                    tracing::warn!("the CPU is used: {error}");
+                    self.cpu(config, weights)
+                }
+            },
+            Device::Cpu => self.cpu(config, weights),
         }
+    }
+
+    fn cpu(&self, config: Arc<ModelConfig>, weights: Weights) -> Result<AnyBackend, CliError> {
+        let model = CpuModel::new(config, Arc::new(weights), self.options()?)?;
+        Ok(AnyBackend::Cpu(Box::new(model)))
     }
 }
 

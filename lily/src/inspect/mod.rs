@@ -7,6 +7,10 @@ use std::io::Write as _;
 
 use clap::Args;
 use lily_cpu::{KvPrecision, Sequence};
+use lily_gpu::Switches;
+use lily_gpu::plan::{Plan, decode_plan};
+use lily_gpu::policy::MAX_CHUNK;
+use lily_gpu::roofline::{self, WeightBytes, Work};
 use lily_model::{LayerKind, MlpConfig, ModelConfig};
 use serde::Serialize;
 
@@ -24,10 +28,13 @@ Examples:
   lily inspect
   lily inspect --model mlx-community/Qwen3.6-35B-A3B-4bit
   lily inspect --synthetic qwen3.6-35b-a3b --context 8192,262144 --json
+  lily inspect --synthetic qwen3.6-35b-a3b --plan
+  lily inspect --synthetic qwen3.6-35b-a3b --machine m4-max
 
 With --json: {\"model\", \"architecture\": {...}, \"parameters\", \"active_parameters\", \"bytes\", \"read_per_token\",
 \"parts\": [{\"name\", \"parameters\", \"bytes\", \"active_parameters\", \"read_per_token\"}],
-\"memory\": [{\"context\", \"state_bytes\", \"total_bytes\"}]}.")]
+\"memory\": [{\"context\", \"state_bytes\", \"total_bytes\"}]}, and with --plan
+\"decode_plan\": {\"context\", \"dispatches\", \"stages\", \"launches\": [{\"stage\", \"label\", \"kernel\", \"threadgroups\", \"threads\"}]}.")]
 pub struct InspectArgs {
     #[command(flatten)]
     model: ModelArgs,
@@ -39,6 +46,12 @@ pub struct InspectArgs {
     /// Number format of the KV cache
     #[arg(long, value_enum, default_value_t = Kv::Bf16)]
     kv: Kv,
+    /// Also tell what a GPU launches for one decoded token at the first context length
+    #[arg(long)]
+    plan: bool,
+    /// Predict the speed of a Mac, such as m4-max, instead
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["json", "plan"])]
+    machine: Option<String>,
     /// Print as JSON
     #[arg(long)]
     json: bool,
@@ -54,6 +67,8 @@ struct Report {
     read_per_token: u64,
     parts: Vec<Part>,
     memory: Vec<Memory>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    decode_plan: Option<Plan>,
 }
 
 #[derive(Serialize)]
@@ -89,6 +104,9 @@ pub fn run(args: InspectArgs) -> Result<(), CliError> {
             (checkpoint.name, checkpoint.config, parts)
         }
     };
+    if let Some(machine) = &args.machine {
+        return predict(machine, &config, &parts);
+    }
     let sum = |of: fn(&Part) -> u64| parts.iter().map(of).sum::<u64>();
     let bytes = sum(|part| part.bytes);
     let longest = config.max_position_embeddings;
@@ -100,6 +118,11 @@ pub fn run(args: InspectArgs) -> Result<(), CliError> {
             .chain([longest])
             .collect();
     }
+    let plan_context = contexts.first().copied().unwrap_or(longest);
+    let decode_plan = match args.plan {
+        true => Some(decode_plan(&config, plan_context, &Switches::default())?),
+        false => None,
+    };
     let memory = contexts.into_iter().map(|context| {
         let state_bytes = Sequence::bytes(&config, KvPrecision::from(args.kv), context) as u64;
         Memory {
@@ -117,11 +140,38 @@ pub fn run(args: InspectArgs) -> Result<(), CliError> {
         read_per_token: sum(|part| part.read_per_token),
         memory: memory.collect(),
         parts,
+        decode_plan,
     };
     if args.json {
         return output::json(&report);
     }
     write!(std::io::stdout(), "{}", for_people(&report))?;
+    Ok(())
+}
+
+/// Prints what to expect of a Mac.
+fn predict(name: &str, config: &ModelConfig, parts: &[Part]) -> Result<(), CliError> {
+    let machine = roofline::machine(name).ok_or_else(|| {
+        let known: Vec<&str> = roofline::MACHINES.iter().map(|machine| machine.name).collect();
+        CliError::Usage(format!("--machine: expected one of {}, found {name}", known.join(", ")))
+    })?;
+    let of = |names: &[&str]| {
+        parts
+            .iter()
+            .filter(|part| names.contains(&part.name))
+            .map(|part| part.bytes as f64)
+            .sum()
+    };
+    let bytes = WeightBytes {
+        all: parts.iter().map(|part| part.bytes as f64).sum(),
+        experts: of(&[parts::EXPERTS]),
+        embedding: of(&["embedding", "embedding and lm_head"]),
+        logits: of(&[parts::LM_HEAD, "embedding and lm_head"]),
+    };
+    let stages = decode_plan(config, 4096, &Switches::default())?.stages;
+    let prefill_stages = config.layers.len() * roofline::PREFILL_STAGES_OF_A_LAYER;
+    let report = machine.report(&Work::of(config, bytes), stages, prefill_stages, MAX_CHUNK);
+    write!(std::io::stdout(), "{report}")?;
     Ok(())
 }
 
@@ -224,6 +274,23 @@ fn for_people(report: &Report) -> String {
             output::bytes(memory.state_bytes),
             output::bytes(memory.total_bytes)
         );
+    }
+    if let Some(plan) = &report.decode_plan {
+        let _ = writeln!(
+            text,
+            "\na decoded token at context {}: {} launches in {} dependent stages",
+            output::count(plan.context as u64),
+            plan.dispatches,
+            plan.stages
+        );
+        for launch in &plan.launches {
+            let [x, y, z] = launch.threadgroups;
+            let _ = writeln!(
+                text,
+                "{:>6}  {:28} {:28} {x} x {y} x {z} of {}",
+                launch.stage, launch.label, launch.kernel, launch.threads
+            );
+        }
     }
     text
 }

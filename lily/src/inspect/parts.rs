@@ -116,11 +116,11 @@ impl Tally {
 const ATTENTION: &str = "attention";
 const DELTA_NET: &str = "Gated DeltaNet";
 const ROUTER: &str = "router";
-const EXPERTS: &str = "routed experts";
+pub const EXPERTS: &str = "routed experts";
 const SHARED: &str = "shared expert";
 const MLP: &str = "MLP";
 const NORMS: &str = "norms";
-const LM_HEAD: &str = "lm_head";
+pub const LM_HEAD: &str = "lm_head";
 
 /// Bytes of a number in the checkpoint's vectors: bfloat16, but for the decay's logarithm, which stays in single precision.
 const VECTOR: usize = 2;

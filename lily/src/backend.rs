@@ -1,0 +1,177 @@
+//! Any backend that `--device` can name, behind one type.
+
+use lily_cpu::CpuModel;
+use lily_engine::{Backend, BackendError, DecodeStep, DeviceInfo, PrefillLogits};
+use lily_gpu::{Device, GpuModel};
+
+/// A model on one of the devices.
+pub enum AnyBackend {
+    /// The processor.
+    Cpu(Box<CpuModel>),
+    /// The GPU kernels, on a GPU or on the processor.
+    Gpu(Box<GpuModel<Box<dyn Device>>>),
+}
+
+/// A sequence of one of the backends; all GPU devices share a type.
+pub enum AnySequence {
+    /// On the processor.
+    Cpu(lily_cpu::Sequence),
+    /// On a GPU device.
+    Gpu(lily_gpu::Sequence),
+}
+
+/// A snapshot of one of the backends.
+pub enum AnySnapshot {
+    /// On the processor.
+    Cpu(lily_cpu::Sequence),
+    /// On a GPU device.
+    Gpu(lily_gpu::Snapshot),
+}
+
+/// Evaluates `$body` with `$model` bound to whichever backend there is.
+macro_rules! each {
+    ($backend:expr, $model:ident => $body:expr) => {
+        match $backend {
+            AnyBackend::Cpu($model) => $body,
+            AnyBackend::Gpu($model) => $body,
+        }
+    };
+}
+
+fn foreign() -> BackendError {
+    BackendError::Device("the sequence belongs to another backend".into())
+}
+
+impl AnySequence {
+    fn cpu(&mut self) -> Result<&mut lily_cpu::Sequence, BackendError> {
+        match self {
+            AnySequence::Cpu(sequence) => Ok(sequence),
+            AnySequence::Gpu(_) => Err(foreign()),
+        }
+    }
+
+    fn gpu(&mut self) -> Result<&mut lily_gpu::Sequence, BackendError> {
+        match self {
+            AnySequence::Gpu(sequence) => Ok(sequence),
+            AnySequence::Cpu(_) => Err(foreign()),
+        }
+    }
+}
+
+impl Backend for AnyBackend {
+    type Sequence = AnySequence;
+    type Snapshot = AnySnapshot;
+
+    fn device(&self) -> DeviceInfo {
+        each!(self, model => Backend::device(model.as_ref()))
+    }
+
+    fn vocab_size(&self) -> usize {
+        each!(self, model => Backend::vocab_size(model.as_ref()))
+    }
+
+    fn max_chunk(&self) -> usize {
+        each!(self, model => Backend::max_chunk(model.as_ref()))
+    }
+
+    fn max_batch(&self) -> usize {
+        each!(self, model => Backend::max_batch(model.as_ref()))
+    }
+
+    fn context_limit(&self) -> usize {
+        each!(self, model => Backend::context_limit(model.as_ref()))
+    }
+
+    fn new_sequence(&mut self) -> Result<AnySequence, BackendError> {
+        match self {
+            AnyBackend::Cpu(model) => Backend::new_sequence(model.as_mut()).map(AnySequence::Cpu),
+            AnyBackend::Gpu(model) => Backend::new_sequence(model.as_mut()).map(AnySequence::Gpu),
+        }
+    }
+
+    fn position(&self, sequence: &AnySequence) -> usize {
+        match sequence {
+            AnySequence::Cpu(sequence) => sequence.position(),
+            AnySequence::Gpu(sequence) => sequence.position(),
+        }
+    }
+
+    fn prefill(
+        &mut self,
+        sequence: &mut AnySequence,
+        tokens: &[u32],
+        logits: PrefillLogits<'_>,
+    ) -> Result<(), BackendError> {
+        match self {
+            AnyBackend::Cpu(model) => Backend::prefill(model.as_mut(), sequence.cpu()?, tokens, logits),
+            AnyBackend::Gpu(model) => Backend::prefill(model.as_mut(), sequence.gpu()?, tokens, logits),
+        }
+    }
+
+    fn decode(&mut self, batch: &mut [DecodeStep<'_, AnySequence>]) -> Result<(), BackendError> {
+        match self {
+            AnyBackend::Cpu(model) => {
+                let mut steps = Vec::with_capacity(batch.len());
+                for step in batch {
+                    steps.push(DecodeStep {
+                        token: step.token,
+                        sequence: step.sequence.cpu()?,
+                    });
+                }
+                Backend::decode(model.as_mut(), &mut steps)
+            }
+            AnyBackend::Gpu(model) => {
+                let mut steps = Vec::with_capacity(batch.len());
+                for step in batch {
+                    steps.push(DecodeStep {
+                        token: step.token,
+                        sequence: step.sequence.gpu()?,
+                    });
+                }
+                Backend::decode(model.as_mut(), &mut steps)
+            }
+        }
+    }
+
+    fn logits<'a>(&'a self, sequence: &'a AnySequence) -> &'a [f32] {
+        match sequence {
+            AnySequence::Cpu(sequence) => sequence.logits(),
+            AnySequence::Gpu(sequence) => sequence.logits(),
+        }
+    }
+
+    fn snapshot(&mut self, sequence: &AnySequence) -> Result<AnySnapshot, BackendError> {
+        match (self, sequence) {
+            (AnyBackend::Cpu(model), AnySequence::Cpu(sequence)) => {
+                Backend::snapshot(model.as_mut(), sequence).map(AnySnapshot::Cpu)
+            }
+            (AnyBackend::Gpu(model), AnySequence::Gpu(sequence)) => {
+                Backend::snapshot(model.as_mut(), sequence).map(AnySnapshot::Gpu)
+            }
+            _ => Err(foreign()),
+        }
+    }
+
+    fn restore(&mut self, snapshot: &AnySnapshot) -> Result<AnySequence, BackendError> {
+        match (self, snapshot) {
+            (AnyBackend::Cpu(model), AnySnapshot::Cpu(snapshot)) => {
+                Backend::restore(model.as_mut(), snapshot).map(AnySequence::Cpu)
+            }
+            (AnyBackend::Gpu(model), AnySnapshot::Gpu(snapshot)) => {
+                Backend::restore(model.as_mut(), snapshot).map(AnySequence::Gpu)
+            }
+            _ => Err(foreign()),
+        }
+    }
+
+    fn sequence_bytes(&self, tokens: usize) -> usize {
+        each!(self, model => Backend::sequence_bytes(model.as_ref(), tokens))
+    }
+
+    fn snapshot_memory(&self, snapshot: &AnySnapshot, piece: &mut dyn FnMut(usize, usize)) {
+        match snapshot {
+            AnySnapshot::Cpu(snapshot) => snapshot.memory(piece),
+            AnySnapshot::Gpu(snapshot) => snapshot.memory(piece),
+        }
+    }
+}
