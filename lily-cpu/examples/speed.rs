@@ -12,7 +12,10 @@ use lily_cpu::{CpuModel, CpuOptions, DecodeRow, LogitRows, Sequence};
 use lily_model::{ModelConfig, Weights};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let numbers: Vec<usize> = std::env::args().skip(1).map(|text| text.parse()).collect::<Result<_, _>>()?;
+    let numbers: Vec<usize> = std::env::args()
+        .skip(1)
+        .map(|text| text.parse())
+        .collect::<Result<_, _>>()?;
     let number = |index: usize, default: usize| numbers.get(index).copied().unwrap_or(default);
     let (layers, prompt, decode, rounds) = (number(0, 8), number(1, 512), number(2, 16), number(3, 3));
     let mut config = ModelConfig::qwen3_6_35b_a3b();
@@ -20,9 +23,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let started = Instant::now();
     let weights = Arc::new(Weights::synthetic(&config, 1));
     let config = Arc::new(config);
-    println!("{layers} layers, weights made in {:.1} s", started.elapsed().as_secs_f64());
+    println!(
+        "{layers} layers, weights made in {:.1} s",
+        started.elapsed().as_secs_f64()
+    );
 
-    let configurations = [("all threads", None, false), ("one thread", Some(1), false), ("exact", None, true)];
+    let configurations = [
+        ("all threads", None, false),
+        ("one thread", Some(1), false),
+        ("exact", None, true),
+    ];
     let mut models = Vec::new();
     for (name, threads, exact) in configurations {
         let options = CpuOptions {
@@ -33,7 +43,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         models.push((name, CpuModel::new(Arc::clone(&config), Arc::clone(&weights), options)?));
     }
     println!("{}", models[0].1.description());
-    let tokens: Vec<u32> = (0..prompt as u32).map(|i| i * 7919 % config.vocab_size as u32).collect();
+    let tokens: Vec<u32> = (0..prompt as u32)
+        .map(|i| i * 7919 % config.vocab_size as u32)
+        .collect();
     let mut prefill_rates = vec![Vec::new(); models.len()];
     let mut decode_rates = vec![Vec::new(); models.len()];
     let mut pair_costs = Vec::new();
@@ -60,12 +72,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let decode = median(&mut decode_rates[index]);
         println!("{name:12} prefill of {prompt}: {prefill:.1} tokens/s, decode: {decode:.2} tokens/s");
     }
-    println!("two sequences at once take {:.2} times as long as one", median(&mut pair_costs));
+    println!(
+        "two sequences at once take {:.2} times as long as one",
+        median(&mut pair_costs)
+    );
     Ok(())
 }
 
 /// Median seconds of a decode step of `sequences`.
-fn decode_seconds(model: &mut CpuModel, steps: usize, sequences: &mut [&mut Sequence]) -> Result<f64, lily_cpu::CpuError> {
+fn decode_seconds(
+    model: &mut CpuModel,
+    steps: usize,
+    sequences: &mut [&mut Sequence],
+) -> Result<f64, lily_cpu::CpuError> {
     let mut seconds = Vec::with_capacity(steps);
     for step in 0..steps {
         let started = Instant::now();

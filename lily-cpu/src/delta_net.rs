@@ -249,8 +249,9 @@ fn delta_step<V: Lanes, const N: usize>(step: Step<'_>, state: &mut [f32], out: 
                 }
             }
         }
-        for n in 0..N {
-            outs[0][n].add(outs[1][n]).store(out.as_mut_ptr().add(n * LANES));
+        let [even, odd] = outs;
+        for (n, (even, odd)) in even.into_iter().zip(odd).enumerate() {
+            even.add(odd).store(out.as_mut_ptr().add(n * LANES));
         }
     }
 }

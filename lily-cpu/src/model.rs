@@ -12,8 +12,8 @@ use crate::scratch::{Activations, ThreadScratch};
 use crate::simd::LANES;
 use crate::{CpuError, CpuOptions, KernelSet, KvPrecision, Sequence};
 
-/// Most rows of one step. Longer chunks would read the experts' weights less often, but those reads are already a small share
-/// of a chunk's time, while the activations of a chunk would no longer fit the caches.
+/// Most rows of one step. With 1024 rows an expert of 256 gets 32 on average, so that unpacking its weights is 4 % of a chunk's
+/// time (8 % with 512); longer chunks would gain little more and take long to cancel.
 const MAX_ROWS: usize = 1024;
 
 /// Which rows of a prefill chunk get logits.

@@ -3,10 +3,10 @@
 /// Number format of the keys and values that the attention layers keep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KvPrecision {
-    /// bfloat16, as on the GPU: half the memory.
-    #[default]
+    /// bfloat16, as on the GPU: half the memory. On the trained demo model the rounding changes the top token of 2 positions in 192.
     Bf16,
-    /// f32, for comparisons with float64 references.
+    /// f32, as all other activations: 40 KB a token for Qwen3.6-35B-A3B.
+    #[default]
     F32,
 }
 

@@ -436,7 +436,10 @@ impl InterleavedWeights<'_> {
         let (padded, groups) = (self.codes.len() / R, self.scales.len() / R);
         assert!(self.biases.len() == R * groups && groups.is_multiple_of(LANES));
         assert!(padded == groups / LANES * self.steps * STEP);
-        assert!(x.iter().all(|x| x.codes.len() == padded && x.sums.len() == groups));
+        assert!(
+            x.iter()
+                .all(|x| x.codes.len() == padded && x.scales.len() == groups && x.sums.len() == groups)
+        );
         let mut lanes = [[V::zero(); T]; R];
         for block in 0..groups / LANES {
             let mut sums = [[V::zero_sums(); T]; R];
@@ -457,11 +460,12 @@ impl InterleavedWeights<'_> {
                 let at = block * LANES;
                 // SAFETY: `at + LANES` is at most `groups`, the length of every row.
                 unsafe {
-                    let scale = V::load(self.scales.as_ptr().add(r * groups + at));
-                    let bias = V::load(self.biases.as_ptr().add(r * groups + at));
+                    let weights = Groups {
+                        scale: V::load(self.scales.as_ptr().add(r * groups + at)),
+                        sum: V::load(self.biases.as_ptr().add(r * groups + at)),
+                    };
                     for t in 0..T {
-                        let activations = V::load(x[t].sums.as_ptr().add(at));
-                        lanes[r][t] = add_groups(lanes[r][t], sums[r][t], scale, bias, activations);
+                        lanes[r][t] = add_groups(lanes[r][t], sums[r][t], weights, Groups::of(&x[t], at));
                     }
                 }
             }
@@ -473,14 +477,13 @@ impl InterleavedWeights<'_> {
             // SAFETY: room for eight numbers.
             unsafe { V::sums(by_token).store(sums.as_mut_ptr()) };
             for (t, sums) in sums.chunks_exact(4).enumerate() {
-                let out = &mut out[t * PANEL_ROWS..t * PANEL_ROWS + 4];
-                out.iter_mut().zip(sums).for_each(|(out, sum)| *out = sum * x[t].scale);
+                out[t * PANEL_ROWS..t * PANEL_ROWS + 4].copy_from_slice(sums);
             }
             return;
         }
         for (r, lanes) in lanes.iter().enumerate() {
             for t in 0..T {
-                out[t * PANEL_ROWS + r] = lanes[t].sum() * x[t].scale;
+                out[t * PANEL_ROWS + r] = lanes[t].sum();
             }
         }
     }
@@ -488,8 +491,35 @@ impl InterleavedWeights<'_> {
 
 /// What eight groups add to the lanes of an output.
 #[inline(always)]
-fn add_groups<V: Lanes>(lanes: V, sums: V::Sums, scale: V, bias: V, activations: V) -> V {
-    bias.mul_add(activations, V::from_sums(sums).mul_add(scale, lanes))
+fn add_groups<V: Lanes>(lanes: V, sums: V::Sums, weights: Groups<V>, activations: Groups<V>) -> V {
+    let products = V::from_sums(sums).mul(activations.scale);
+    weights
+        .sum
+        .mul_add(activations.sum, products.mul_add(weights.scale, lanes))
+}
+
+/// Eight groups of a row of weights (scales and biases) or of activations (scales and sums).
+#[derive(Clone, Copy)]
+struct Groups<V> {
+    scale: V,
+    sum: V,
+}
+
+impl<V: Lanes> Groups<V> {
+    /// The groups `first` to `first + 7` of a row of activations.
+    ///
+    /// # Safety
+    /// The row has these groups.
+    #[inline(always)]
+    unsafe fn of(row: &QuantizedRow<'_>, first: usize) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe {
+            Groups {
+                scale: V::load(row.scales.as_ptr().add(first)),
+                sum: V::load(row.sums.as_ptr().add(first)),
+            }
+        }
+    }
 }
 
 /// A tile straight from the weights' bytes, for few activation rows.
@@ -576,8 +606,9 @@ impl DirectRow<'_> {
         assert!(self.codes.len() == groups * chunks * CHUNK / 2);
         let padded = groups.next_multiple_of(LANES);
         assert!(
-            x.iter()
-                .all(|x| x.codes.len() >= groups * self.group_size && x.sums.len() >= padded)
+            x.iter().all(|x| x.codes.len() >= groups * self.group_size
+                && x.scales.len() >= padded
+                && x.sums.len() >= padded)
         );
         let mut lanes = [V::zero(); T];
         if chunks == 1 && padded == groups {
@@ -592,7 +623,7 @@ impl DirectRow<'_> {
             }
         }
         for t in 0..T {
-            out[t * PANEL_ROWS] = lanes[t].sum() * x[t].scale;
+            out[t * PANEL_ROWS] = lanes[t].sum();
         }
     }
 
@@ -616,13 +647,11 @@ impl DirectRow<'_> {
             ]
         };
         let [a, b, c, d, e, f, g, h] = sums;
-        let scale = eight_scales::<V>(self.scale_type, self.scales, first);
-        let bias = eight_scales::<V>(self.scale_type, self.biases, first);
+        let weights = self.groups::<V>(first);
         for t in 0..T {
             let totals = V::totals([a[t], b[t], c[t], d[t], e[t], f[t], g[t], h[t]]);
             // SAFETY: the caller's promise.
-            let activations = unsafe { V::load(x[t].sums.as_ptr().add(first)) };
-            lanes[t] = add_groups(lanes[t], totals, scale, bias, activations);
+            lanes[t] = add_groups(lanes[t], totals, weights, unsafe { Groups::of(&x[t], first) });
         }
     }
 
@@ -655,24 +684,30 @@ impl DirectRow<'_> {
         lanes: &mut [V; T],
     ) {
         let chunks = self.group_size / CHUNK;
-        let mut sums = [[V::zero_sums(); LANES]; T];
-        for lane in 0..count {
+        let mut sums = [[V::zero_sums(); T]; LANES];
+        for (lane, sums) in sums.iter_mut().enumerate().take(count) {
             for chunk in (first + lane) * chunks..(first + lane + 1) * chunks {
                 // SAFETY: the caller's promise.
                 let weights = unsafe { V::load_nibbles(self.codes.as_ptr().add(chunk * CHUNK / 2)) };
-                for t in 0..T {
+                for (sums, x) in sums.iter_mut().zip(x) {
                     // SAFETY: the caller's promise.
-                    sums[t][lane] = unsafe { dot_chunk::<V>(sums[t][lane], &weights, &x[t], chunk) };
+                    *sums = unsafe { dot_chunk::<V>(*sums, &weights, x, chunk) };
                 }
             }
         }
-        let scale = eight_scales::<V>(self.scale_type, self.scales, first);
-        let bias = eight_scales::<V>(self.scale_type, self.biases, first);
+        let weights = self.groups::<V>(first);
         for t in 0..T {
-            let activations = &x[t].sums[first..first + LANES];
-            // SAFETY: eight numbers.
-            let activations = unsafe { V::load(activations.as_ptr()) };
-            lanes[t] = add_groups(lanes[t], V::totals(sums[t]), scale, bias, activations);
+            let totals = V::totals(sums.map(|sums| sums[t]));
+            // SAFETY: rows of activations have whole blocks of groups.
+            lanes[t] = add_groups(lanes[t], totals, weights, unsafe { Groups::of(&x[t], first) });
+        }
+    }
+
+    #[inline(always)]
+    fn groups<V: Lanes>(&self, first: usize) -> Groups<V> {
+        Groups {
+            scale: eight_scales::<V>(self.scale_type, self.scales, first),
+            sum: eight_scales::<V>(self.scale_type, self.biases, first),
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Activations as 16-bit integers, for integer dot products with 4-bit codes.
 //!
-//! A row `x` becomes `scale * q` with `|q| <= 32767`: the rounding error is at most `max|x| / 65534`. A product of a row of codes `c`
-//! with scales `s` and biases `b` by group is then `scale * sum over groups (s * sum(q c) + b * sum(q))`, where the inner sums
-//! are exact in 32 bits: `64 * 15 * 32767 < 2^31`.
+//! A group `x` of a row becomes `t * q` with `|q| <= 32767`: the rounding error is at most `max|x| / 65534`, within its group. A
+//! product of a row of codes `c` with scales `s` and biases `b` by group is then the sum over groups of
+//! `t * s * sum(q c) + b * t * sum(q)`, where `sum(q c)` is exact in 32 bits: `128 * 15 * 32767 < 2^31`.
 
 use crate::KernelSet;
 use crate::aligned::Aligned;
@@ -61,18 +61,18 @@ pub(crate) struct QuantizedRows {
     pub(crate) layout: Layout,
     /// `[rows, padded_cols]`
     codes: Aligned<i16>,
-    /// Sum of the integers of each group, `[rows, padded_groups]`; 0 beyond the last group.
-    sums: Vec<f32>,
-    /// `[rows]`
+    /// Scale of each group, `[rows, padded_groups]`; 0 beyond the last group.
     scales: Vec<f32>,
+    /// Sum of the activations of each group as quantized, laid out like the scales.
+    sums: Vec<f32>,
 }
 
 /// One quantized row.
 #[derive(Clone, Copy)]
 pub(crate) struct QuantizedRow<'a> {
     pub(crate) codes: &'a [i16],
+    pub(crate) scales: &'a [f32],
     pub(crate) sums: &'a [f32],
-    pub(crate) scale: f32,
 }
 
 impl QuantizedRows {
@@ -83,8 +83,8 @@ impl QuantizedRows {
             group_size,
             layout: Layout::Direct,
             codes: Aligned::new(rows * padded_cols(cols, group_size)),
+            scales: vec![0.0; rows * padded_groups(cols, group_size)],
             sums: vec![0.0; rows * padded_groups(cols, group_size)],
-            scales: vec![0.0; rows],
         }
     }
 
@@ -96,8 +96,8 @@ impl QuantizedRows {
         );
         QuantizedRow {
             codes: &self.codes[row * cols..(row + 1) * cols],
+            scales: &self.scales[row * groups..(row + 1) * groups],
             sums: &self.sums[row * groups..(row + 1) * groups],
-            scale: self.scales[row],
         }
     }
 
@@ -113,20 +113,17 @@ impl QuantizedRows {
         let scales = SharedMut::new(&mut self.scales);
         pool.run(rows.div_ceil(TASK_ROWS), &|task, _| {
             for row in task * TASK_ROWS..rows.min((task + 1) * TASK_ROWS) {
-                // SAFETY: each row belongs to one task.
-                let (codes, sums, scale) = unsafe {
-                    (
-                        codes.part(row * padded, padded),
-                        sums.part(row * groups, groups),
-                        scales.item(row),
-                    )
-                };
-                *scale = set.run(QuantizeRow {
+                let groups = row * groups..(row + 1) * groups;
+                set.run(QuantizeRow {
                     x: &x[row * cols..(row + 1) * cols],
                     group_size,
                     layout,
-                    codes,
-                    sums,
+                    // SAFETY: each row belongs to one task.
+                    codes: unsafe { codes.part(row * padded, padded) },
+                    // SAFETY: as above.
+                    scales: unsafe { scales.part(groups.start, groups.len()) },
+                    // SAFETY: as above.
+                    sums: unsafe { sums.part(groups.start, groups.len()) },
                 });
             }
         });
@@ -138,32 +135,36 @@ struct QuantizeRow<'a> {
     group_size: usize,
     layout: Layout,
     codes: &'a mut [i16],
+    scales: &'a mut [f32],
     sums: &'a mut [f32],
 }
 
 impl Kernel for QuantizeRow<'_> {
-    /// The row's scale.
-    type Output = f32;
+    type Output = ();
 
     #[inline(always)]
-    fn run<V: Lanes>(self) -> f32 {
-        let mut largest = V::zero();
-        for eight in self.x.chunks_exact(LANES) {
-            // SAFETY: the chunk holds eight numbers.
-            let value = unsafe { V::load(eight.as_ptr()) };
-            largest = largest.max(value).max(V::zero().sub(value));
-        }
-        let largest = largest.max_lane();
-        let inverse = if largest > 0.0 { LARGEST / largest } else { 0.0 };
+    fn run<V: Lanes>(self) {
         let mut group_codes = [0i16; MAX_GROUP];
+        let groups = self.x.len() / self.group_size;
+        self.scales[groups..].fill(0.0);
+        self.sums[groups..].fill(0.0);
         for (group, x) in self.x.chunks_exact(self.group_size).enumerate() {
+            let mut largest = V::zero();
+            for eight in x.chunks_exact(LANES) {
+                // SAFETY: the chunk holds eight numbers.
+                let value = unsafe { V::load(eight.as_ptr()) };
+                largest = largest.max(value).max(V::zero().sub(value));
+            }
+            let largest = largest.max_lane();
+            let inverse = if largest > 0.0 { LARGEST / largest } else { 0.0 };
             let group_codes = &mut group_codes[..self.group_size];
             let mut sum = 0;
             for (code, x) in group_codes.iter_mut().zip(x) {
                 *code = round_to_i16(x * inverse);
                 sum += i32::from(*code);
             }
-            self.sums[group] = sum as f32;
+            self.scales[group] = largest / LARGEST;
+            self.sums[group] = sum as f32 * self.scales[group];
             match self.layout {
                 Layout::Direct => direct_order(group_codes, &mut self.codes[group * self.group_size..]),
                 Layout::Interleaved => {
@@ -172,7 +173,6 @@ impl Kernel for QuantizeRow<'_> {
                 }
             }
         }
-        largest / LARGEST
     }
 }
 
