@@ -297,13 +297,16 @@ impl Reply {
     }
 }
 
-/// The events of several replies as they come, each with the number of its reply.
-pub fn merged(replies: Vec<Reply>) -> SelectAll<Pin<Box<dyn Stream<Item = (usize, ReplyEvent)> + Send>>> {
+/// Events of a reply, each with the reply's number.
+type Numbered = Pin<Box<dyn Stream<Item = (usize, ReplyEvent)> + Send>>;
+
+/// The events of several replies as they come.
+pub fn merged(replies: Vec<Reply>) -> SelectAll<Numbered> {
     let numbered = |(number, reply): (usize, Reply)| {
         let events = unfold(reply, move |mut reply| async move {
             Some(((number, reply.next().await?), reply))
         });
-        Box::pin(events) as Pin<Box<dyn Stream<Item = (usize, ReplyEvent)> + Send>>
+        Box::pin(events) as Numbered
     };
     replies.into_iter().enumerate().map(numbered).collect()
 }

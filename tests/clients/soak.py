@@ -91,8 +91,8 @@ class Soak:
             return history
         if rng.random() < 0.2:
             # In the midst of the reply, or before it.
-            if stream:
-                response.read1(rng.randint(1, 400))
+            for _ in range(rng.randint(1, 8) if stream else 0):
+                response.read1(400)
             connection.close()
             self.count("aborted")
             return history

@@ -202,10 +202,10 @@ impl MessagesRequest {
         Ok(ChatJob {
             messages: template_messages(&self.conversation()?)?,
             tool_choice: self.choice(&tools)?,
-            parallel_tool_calls: !self
+            parallel_tool_calls: self
                 .tool_choice
                 .as_ref()
-                .is_some_and(|choice| choice.disable_parallel_tool_use == Some(true)),
+                .is_none_or(|choice| choice.disable_parallel_tool_use != Some(true)),
             tools,
             thinking: self.thinking()?,
             sampling,

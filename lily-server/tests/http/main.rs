@@ -1,4 +1,5 @@
 //! The server over its router: requests in, responses out, a scripted model under the real engine.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod chat;
 mod common;
