@@ -82,17 +82,19 @@ impl<W: Write> Display<W> {
     }
 
     fn enter(&mut self, next: Shown) -> io::Result<()> {
-        if self.shown == next && next != Shown::ToolCall {
+        let before = self.shown;
+        if before == next && next != Shown::ToolCall {
             return Ok(());
         }
         self.leave()?;
-        if self.shown != Shown::Nothing {
+        if before != Shown::Nothing {
             self.out.write_all(b"\n\n")?;
         }
         self.shown = next;
         match (next, self.thoughts) {
             (Shown::Reasoning, Thoughts::Dimmed) => self.out.write_all(DIM.as_bytes()),
             (Shown::Reasoning, Thoughts::Marked) => self.out.write_all(b"[thinking]\n"),
+            (Shown::Content, Thoughts::Marked) if before == Shown::Reasoning => self.out.write_all(b"[answer]\n"),
             (Shown::ToolCall, _) => self.out.write_all(b"[tool call]"),
             _ => Ok(()),
         }
@@ -101,7 +103,6 @@ impl<W: Write> Display<W> {
     fn leave(&mut self) -> io::Result<()> {
         match (self.shown, self.thoughts) {
             (Shown::Reasoning, Thoughts::Dimmed) => self.out.write_all(PLAIN.as_bytes()),
-            (Shown::Reasoning, Thoughts::Marked) => self.out.write_all(b"\n[answer]"),
             _ => Ok(()),
         }
     }
@@ -150,7 +151,7 @@ mod tests {
         );
         assert_eq!(
             shown(Thoughts::Marked),
-            "[thinking]\nlet me see\n[answer]\n\na[2Jb\n\n[tool call]\nf\n\n"
+            "[thinking]\nlet me see\n\n[answer]\na[2Jb\n\n[tool call]\nf\n\n"
         );
         assert_eq!(shown(Thoughts::Hidden), "a\x1b[2Jb\n\n[tool call]\nf\n\n");
     }
