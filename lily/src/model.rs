@@ -72,7 +72,7 @@ pub struct DeviceArgs {
     /// Threads on the CPU [default: all]
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
-    /// Number format of the KV cache [default: bf16; f32 in comparisons with golden logits]
+    /// Number format of the CPU's KV cache; GPUs keep bf16 [default: f32]
     #[arg(long, value_enum)]
     pub kv: Option<Kv>,
     /// Keep activations in f32 throughout, where faster kernels would round them

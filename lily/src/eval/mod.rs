@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Args};
 
 use crate::error::CliError;
-use crate::model::{DeviceArgs, Kv, ModelArgs};
+use crate::model::{DeviceArgs, ModelArgs};
 
 /// Compares a model with golden logits, or measures how well it predicts a text.
 #[derive(Args, Debug)]
@@ -21,7 +21,7 @@ Examples:
 
 A golden file is a safetensors file with `token_ids` [N+1] (integers) and logits [N or fewer, vocab_size] (f32, f64, f16 or bf16): row i is
 what the reference said after tokens 0 to i, and token i+1 is what came. Where it has `positions` (integers, ascending), row i is position
-positions[i] instead. Activations and KV cache are in f32 there, unless --kv says otherwise.
+positions[i] instead. The CPU computes in f32 throughout there, as with --exact.
 
 With --golden and --json: {\"positions\", \"chunk\", \"max_abs_logit_diff\", \"mean_kl\", \"top1_agreement\", \"perplexity\",
 \"reference_perplexity\", \"perplexity_ratio\"}; mean_kl is in nats, from the reference to the model.
@@ -61,7 +61,6 @@ pub fn run(mut args: EvalArgs) -> Result<(), CliError> {
     let checkpoint = args.model.open()?;
     if args.golden.is_some() {
         args.device.exact = true;
-        args.device.kv = args.device.kv.or(Some(Kv::F32));
     }
     let mut backend = args.device.backend(&checkpoint.config, checkpoint.weights.clone())?;
     match (&args.golden, &args.text) {

@@ -43,7 +43,7 @@ pub struct InspectArgs {
     /// Context lengths for which to tell the memory, in tokens [default: 4096, 32768, and what the model was made for]
     #[arg(long, value_delimiter = ',', value_name = "N,..")]
     context: Vec<usize>,
-    /// Number format of the KV cache
+    /// Number format of the KV cache: GPUs keep bf16, the CPU f32 unless it is told otherwise
     #[arg(long, value_enum, default_value_t = Kv::Bf16)]
     kv: Kv,
     /// Also tell what a GPU launches for one decoded token at the first context length
