@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Many mixed requests from several clients at once, some of them aborted, against a running `lily serve`.
 
-    target/release/lily serve --port 8080 &
+    target/release/lily serve --port 8080 --cache-memory 500MB &
     tests/clients/soak.py http://127.0.0.1:8080 --requests 2000 --clients 8
 
 Every finished reply is checked, and at the end that nothing runs or waits any more and that memory has not grown beyond 2 % since a tenth of the
-requests was done. Greedy requests are made twice: the second reply must be the first one's. Exits with 1 where anything is wrong.
+requests was done (so the prefix cache, which memory grows with until it is full, has to be small). Greedy requests are made twice: the second reply must be the first one's. Exits with 1 where anything is wrong.
 """
 
 import argparse
