@@ -57,9 +57,14 @@ fn the_system_gpu() {
     let error = lily_gpu::device::system_gpu(1 << 40, &mut |_, _| {}).err().unwrap();
     assert!(error.to_string().contains("1024.0 GiB are needed"), "{error}");
     let mut seen = Vec::new();
-    let device = lily_gpu::device::system_gpu(1 << 20, &mut |done, all| seen.push((done, all))).unwrap().unwrap();
+    let device = lily_gpu::device::system_gpu(1 << 20, &mut |done, all| seen.push((done, all)))
+        .unwrap()
+        .unwrap();
     assert!(device.describe().description.contains("Apple M4 Max"));
-    assert!(seen.len() > 2 && seen.windows(2).all(|pair| pair[0].0 <= pair[1].0), "{seen:?}");
+    assert!(
+        seen.len() > 2 && seen.windows(2).all(|pair| pair[0].0 <= pair[1].0),
+        "{seen:?}"
+    );
     suite::few_tokens(&mut suite::model_on(device, "tiny"), "tiny");
     mac.assert_clean();
 }
