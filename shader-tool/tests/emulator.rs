@@ -1,4 +1,5 @@
 //! The sample kernels against plain references, plain and checked, in fixed and in random order.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
 
