@@ -230,52 +230,12 @@ fn published(config: &ModelConfig, imagined: &mut Imagined) -> GpuWeights {
 
 #[cfg(test)]
 mod tests {
-    use lily_model::{AttentionConfig, DeltaNetConfig, MlpConfig};
-
     use super::*;
-
-    fn qwen() -> ModelConfig {
-        let kind = |layer: usize| {
-            if layer % 4 == 3 {
-                LayerKind::Attention
-            } else {
-                LayerKind::DeltaNet
-            }
-        };
-        ModelConfig {
-            hidden_size: 2048,
-            vocab_size: 248_320,
-            layers: (0..40).map(kind).collect(),
-            attention: AttentionConfig {
-                heads: 16,
-                kv_heads: 2,
-                head_dim: 256,
-                rotary_dim: 64,
-                rope_theta: 1e7,
-            },
-            delta_net: DeltaNetConfig {
-                key_heads: 16,
-                value_heads: 32,
-                key_dim: 128,
-                value_dim: 128,
-                conv_kernel: 4,
-            },
-            mlp: MlpConfig::Moe {
-                experts: 256,
-                top_k: 8,
-                intermediate: 512,
-                shared_intermediate: 512,
-            },
-            rms_norm_eps: 1e-6,
-            tie_word_embeddings: false,
-            max_position_embeddings: 262_144,
-        }
-    }
 
     #[test]
     fn six_stages_a_delta_net_layer_and_eight_an_attention_layer() {
         for context in [1, 4096, 131_072] {
-            let plan = decode_plan(&qwen(), context, &Switches::default()).unwrap();
+            let plan = decode_plan(&ModelConfig::qwen3_6_35b_a3b(), context, &Switches::default()).unwrap();
             // the embedding, 30 layers of 6 stages, 10 of 8, the logits, and two for the next token
             assert_eq!((plan.dispatches, plan.stages), (264, 264), "{context}");
         }
@@ -283,7 +243,7 @@ mod tests {
 
     #[test]
     fn every_fusion_saves_stages_or_dispatches() {
-        let all_on = decode_plan(&qwen(), 4096, &Switches::default()).unwrap();
+        let all_on = decode_plan(&ModelConfig::qwen3_6_35b_a3b(), 4096, &Switches::default()).unwrap();
         for name in [
             "fused-norm",
             "merged-projections",
@@ -292,7 +252,12 @@ mod tests {
             "fused-combine",
             "fused-delta",
         ] {
-            let plan = decode_plan(&qwen(), 4096, &Switches::default().without(name).unwrap()).unwrap();
+            let plan = decode_plan(
+                &ModelConfig::qwen3_6_35b_a3b(),
+                4096,
+                &Switches::default().without(name).unwrap(),
+            )
+            .unwrap();
             assert!(plan.dispatches > all_on.dispatches, "{name}");
             assert!(plan.stages >= all_on.stages, "{name}");
         }
