@@ -127,6 +127,8 @@ impl<B: Backend> Scheduler<B> {
             };
             let Some(job) = self.inbox.pop_if(fits) else { return };
             self.start(job);
+            // Whoever has seen a request's first token also finds it in the status.
+            self.publish();
         }
     }
 
