@@ -15,6 +15,10 @@ pub enum KvPrecision {
 pub enum KernelSet {
     /// x86-64 with AVX2 and FMA.
     Avx2,
+    /// The same with AVX-VNNI: one instruction multiplies 16-bit integers and adds them up.
+    AvxVnni,
+    /// The same with AVX-512 VNNI, of which the 256-bit form is used.
+    Avx512Vnni,
     /// AArch64.
     Neon,
     /// Plain Rust, on any processor.

@@ -76,6 +76,26 @@ fn quantized_activations_stay_close_for_every_split_of_the_prompt() {
     }
 }
 
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn integer_instructions_change_no_bit() {
+    let golden = Golden::read("mini/golden.safetensors", "token_ids", "logits.numpy_f64");
+    let logits = |kernels| {
+        let options = CpuOptions {
+            kernels: Some(kernels),
+            ..fast()
+        };
+        all_logits(&mut model("mini/mlx-4bit", options), &golden.inputs, 64)
+    };
+    let expected = logits(KernelSet::Avx2);
+    for (kernels, here) in [
+        (KernelSet::AvxVnni, is_x86_feature_detected!("avxvnni")),
+        (KernelSet::Avx512Vnni, is_x86_feature_detected!("avx512vnni")),
+    ] {
+        assert!(!here || logits(kernels) == expected, "{}", kernels.name());
+    }
+}
+
 #[test]
 fn decode_is_prefill() {
     let golden = Golden::read("tiny/golden.safetensors", "token_ids", "logits.numpy_f64");

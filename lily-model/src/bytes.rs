@@ -4,9 +4,9 @@ use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-use memmap2::Mmap;
+use memmap2::{Mmap, MmapMut};
 
-/// Immutable bytes, cheap to clone: a slice of a mapped file, of an owned buffer or of the program's own data.
+/// Immutable bytes, cheap to clone: a slice of a mapping, of an owned buffer or of the program's own data.
 #[derive(Clone)]
 pub struct Bytes {
     owner: Owner,
@@ -30,7 +30,27 @@ impl Owner {
     }
 }
 
+/// From this size on, a buffer gets pages of its own.
+const OWN_PAGES: usize = 4 << 20;
+
 impl Bytes {
+    /// `len` bytes, zero until `fill` has written them; in huge pages where they are many and the system has such.
+    pub(crate) fn build(len: usize, fill: impl Fn(&mut [u8])) -> Bytes {
+        if len >= OWN_PAGES
+            && let Ok(mut map) = MmapMut::map_anon(len)
+        {
+            #[cfg(target_os = "linux")]
+            let _ = map.advise(memmap2::Advice::HugePage);
+            fill(&mut map);
+            if let Ok(map) = map.make_read_only() {
+                return Bytes::from(map);
+            }
+        }
+        let mut buffer = vec![0; len];
+        fill(&mut buffer);
+        Bytes::from(buffer)
+    }
+
     /// The part `range` of these bytes, or `None` where it does not lie inside them.
     pub fn slice(&self, range: Range<usize>) -> Option<Bytes> {
         if range.start > range.end || range.end > self.range.len() {
@@ -45,7 +65,7 @@ impl Bytes {
 }
 
 impl Bytes {
-    /// The mapped file that the bytes lie in, for devices that can use its pages in place.
+    /// The mapping that the bytes lie in, for devices that can use its pages in place.
     pub fn mapping(&self) -> Option<&Arc<Mmap>> {
         match &self.owner {
             Owner::Mapped(map) => Some(map),

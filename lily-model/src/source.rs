@@ -137,6 +137,10 @@ impl Source {
                 // SAFETY: the map is read-only and private to this process. A file that another program shortens while it is
                 // mapped raises SIGBUS on access, as with every mapped file; published checkpoints are not written to in place.
                 let map = unsafe { Mmap::map(&file) }.map_err(|source| Error::Io { path, source })?;
+                // A token touches every page of gigabytes of weights, so the processor's page table cache misses often with small
+                // pages. Kernels whose file system knows large folios map files in huge ones when asked; others refuse, and nothing is lost.
+                #[cfg(target_os = "linux")]
+                let _ = map.advise(memmap2::Advice::HugePage);
                 Ok(Some(Bytes::from(map)))
             }
             Source::Embedded { files, .. } => Ok(files

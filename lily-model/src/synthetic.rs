@@ -157,22 +157,23 @@ impl Generator {
         let stream = self.stream();
         let all_rows = count * rows;
         let deviation = 1.0 / (cols as f32).sqrt();
-        let matrix = |encoding, codes: Vec<u8>, scales: Vec<u8>, biases: Vec<u8>| Matrix {
+        let matrix = |encoding, codes, scales, biases| Matrix {
             name: name.into(),
             count,
             rows,
             cols,
             encoding,
-            codes: Bytes::from(codes),
-            scales: Bytes::from(scales),
-            biases: Bytes::from(biases),
+            codes,
+            scales,
+            biases,
         };
         if !cols.is_multiple_of(GROUP_SIZE) {
             let amplitude = deviation * 3f32.sqrt();
             let numbers = bf16_bytes(all_rows * cols, |index| {
                 (2.0 * uniform(stream, index) - 1.0) * amplitude
             });
-            return matrix(Encoding::Float(FloatType::Bf16), numbers, Vec::new(), Vec::new());
+            let none = || Bytes::from(&[][..]);
+            return matrix(Encoding::Float(FloatType::Bf16), numbers, none(), none());
         }
         // Uniform codes have a variance of (levels^2 - 1) / 12 around the middle one; scales vary by a quarter from group to group.
         let levels = (1u32 << bits) as f32;
@@ -216,8 +217,7 @@ fn inverse_softplus(value: f32) -> f32 {
 }
 
 /// Makes `len` bytes of units that depend on their place alone (so the split does not matter), on all cores. The last unit may be cut.
-fn filled<const UNIT: usize>(len: usize, unit: impl Fn(usize) -> [u8; UNIT] + Sync) -> Vec<u8> {
-    let mut bytes = vec![0; len];
+fn filled<const UNIT: usize>(len: usize, unit: impl Fn(usize) -> [u8; UNIT] + Sync) -> Bytes {
     let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
     let share = len.div_ceil(threads).next_multiple_of(UNIT).max(PARALLEL_BYTES);
     let fill = |part: &mut [u8], first: usize| {
@@ -229,26 +229,27 @@ fn filled<const UNIT: usize>(len: usize, unit: impl Fn(usize) -> [u8; UNIT] + Sy
             rest.copy_from_slice(&unit(first + units.len())[..rest.len()]);
         }
     };
-    std::thread::scope(|scope| {
-        for (index, part) in bytes.chunks_mut(share).enumerate() {
-            let first = index * share / UNIT;
-            let fill = &fill;
-            if part.len() < PARALLEL_BYTES {
-                fill(part, first);
-            } else {
-                scope.spawn(move || fill(part, first));
+    Bytes::build(len, |bytes| {
+        std::thread::scope(|scope| {
+            for (index, part) in bytes.chunks_mut(share).enumerate() {
+                let first = index * share / UNIT;
+                let fill = &fill;
+                if part.len() < PARALLEL_BYTES {
+                    fill(part, first);
+                } else {
+                    scope.spawn(move || fill(part, first));
+                }
             }
-        }
-    });
-    bytes
+        })
+    })
 }
 
 /// A random sequence.
-fn random_bytes(len: usize, stream: u64) -> Vec<u8> {
+fn random_bytes(len: usize, stream: u64) -> Bytes {
     filled(len, |index| mix(stream.wrapping_add(index as u64)).to_le_bytes())
 }
 
-fn bf16_bytes(len: usize, value: impl Fn(usize) -> f32 + Sync) -> Vec<u8> {
+fn bf16_bytes(len: usize, value: impl Fn(usize) -> f32 + Sync) -> Bytes {
     filled(2 * len, |index| bf16::from_f32(value(index)).to_le_bytes())
 }
 
@@ -344,7 +345,7 @@ mod tests {
     #[test]
     fn the_split_into_threads_does_not_matter() {
         let whole = random_bytes(3 * PARALLEL_BYTES + 5, 7);
-        assert_eq!(whole[..40], random_bytes(40, 7));
+        assert_eq!(whole[..40], *random_bytes(40, 7));
         let last = whole.len() - 5;
         let word = mix(7 + last as u64 / 8).to_le_bytes();
         assert_eq!(whole[last..], word[..5]);

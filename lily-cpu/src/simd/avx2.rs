@@ -1,21 +1,64 @@
-//! AVX2 and FMA.
+//! AVX2 and FMA, with one of three ways to multiply integers.
 
 use std::arch::x86_64::*;
+use std::marker::PhantomData;
 
 use super::{LANES, Lanes};
 
+/// Eight lanes; `D` multiplies 16-bit integers. The sums are exact, so all three ways give the same bits.
 #[derive(Clone, Copy)]
-pub(crate) struct F32x8(__m256);
+pub(crate) struct F32x8<D>(__m256, PhantomData<D>);
+
+/// `sums + a * b` as in [`Lanes::dot_add`].
+pub(crate) trait DotAdd: Copy {
+    /// # Safety
+    /// The processor has the instruction.
+    unsafe fn dot_add(sums: __m256i, a: __m256i, b: __m256i) -> __m256i;
+}
+
+/// `vpmaddwd` and `vpaddd`.
+#[derive(Clone, Copy)]
+pub(crate) struct MultiplyThenAdd;
+/// `vpdpwssd` of AVX-VNNI: one instruction for the two.
+#[derive(Clone, Copy)]
+pub(crate) struct AvxVnni;
+/// `vpdpwssd` of AVX-512 VNNI with 256-bit vectors.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx512Vnni;
+
+impl DotAdd for MultiplyThenAdd {
+    #[inline(always)]
+    unsafe fn dot_add(sums: __m256i, a: __m256i, b: __m256i) -> __m256i {
+        // SAFETY: the caller's promise.
+        unsafe { _mm256_add_epi32(sums, _mm256_madd_epi16(a, b)) }
+    }
+}
+
+impl DotAdd for AvxVnni {
+    #[inline(always)]
+    unsafe fn dot_add(sums: __m256i, a: __m256i, b: __m256i) -> __m256i {
+        // SAFETY: the caller's promise.
+        unsafe { _mm256_dpwssd_avx_epi32(sums, a, b) }
+    }
+}
+
+impl DotAdd for Avx512Vnni {
+    #[inline(always)]
+    unsafe fn dot_add(sums: __m256i, a: __m256i, b: __m256i) -> __m256i {
+        // SAFETY: the caller's promise.
+        unsafe { _mm256_dpwssd_epi32(sums, a, b) }
+    }
+}
 
 /// An expression of intrinsics without memory access.
 macro_rules! lanes {
     ($value:expr) => {
         // SAFETY: the processor has AVX2 and FMA (see `Lanes`).
-        F32x8(unsafe { $value })
+        F32x8(unsafe { $value }, PhantomData)
     };
 }
 
-impl Lanes for F32x8 {
+impl<D: DotAdd> Lanes for F32x8<D> {
     #[inline(always)]
     fn splat(value: f32) -> Self {
         lanes!(_mm256_set1_ps(value))
@@ -158,7 +201,7 @@ impl Lanes for F32x8 {
     #[inline(always)]
     fn dot_add(sums: __m256i, a: __m256i, b: __m256i) -> __m256i {
         // SAFETY: as in `lanes`.
-        unsafe { _mm256_add_epi32(sums, _mm256_madd_epi16(a, b)) }
+        unsafe { D::dot_add(sums, a, b) }
     }
     #[inline(always)]
     fn totals(sums: [__m256i; 8]) -> __m256i {

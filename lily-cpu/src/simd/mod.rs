@@ -110,9 +110,18 @@ pub(crate) trait Kernel {
 }
 
 impl KernelSet {
+    /// Every set; on a processor that runs several, the first of them is the fastest.
+    const BEST_FIRST: [KernelSet; 5] = [
+        KernelSet::Avx512Vnni,
+        KernelSet::AvxVnni,
+        KernelSet::Avx2,
+        KernelSet::Neon,
+        KernelSet::Portable,
+    ];
+
     /// The best set of this processor.
     pub(crate) fn detect() -> KernelSet {
-        [KernelSet::Avx2, KernelSet::Neon]
+        KernelSet::BEST_FIRST
             .into_iter()
             .find(|set| set.available())
             .unwrap_or(KernelSet::Portable)
@@ -131,10 +140,19 @@ impl KernelSet {
         match self {
             #[cfg(target_arch = "x86_64")]
             KernelSet::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+            #[cfg(target_arch = "x86_64")]
+            KernelSet::AvxVnni => KernelSet::Avx2.available() && is_x86_feature_detected!("avxvnni"),
+            #[cfg(target_arch = "x86_64")]
+            KernelSet::Avx512Vnni => {
+                KernelSet::Avx2.available()
+                    && is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512vl")
+                    && is_x86_feature_detected!("avx512vnni")
+            }
             KernelSet::Neon => cfg!(target_arch = "aarch64"),
             KernelSet::Portable => true,
             #[cfg(not(target_arch = "x86_64"))]
-            KernelSet::Avx2 => false,
+            KernelSet::Avx2 | KernelSet::AvxVnni | KernelSet::Avx512Vnni => false,
         }
     }
 
@@ -142,6 +160,8 @@ impl KernelSet {
     pub fn name(self) -> &'static str {
         match self {
             KernelSet::Avx2 => "AVX2",
+            KernelSet::AvxVnni => "AVX2 and AVX-VNNI",
+            KernelSet::Avx512Vnni => "AVX2 and AVX-512 VNNI",
             KernelSet::Neon => "NEON",
             KernelSet::Portable => "portable",
         }
@@ -154,6 +174,12 @@ impl KernelSet {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: `checked` found AVX2 and FMA.
             KernelSet::Avx2 => unsafe { run_avx2(kernel) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: `checked` found these as well.
+            KernelSet::AvxVnni => unsafe { run_avx_vnni(kernel) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: `checked` found these as well.
+            KernelSet::Avx512Vnni => unsafe { run_avx512_vnni(kernel) },
             #[cfg(target_arch = "aarch64")]
             KernelSet::Neon => kernel.run::<neon::F32x8>(),
             _ => kernel.run::<portable::F32x8>(),
@@ -164,7 +190,19 @@ impl KernelSet {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
 fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
-    kernel.run::<avx2::F32x8>()
+    kernel.run::<avx2::F32x8<avx2::MultiplyThenAdd>>()
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,avxvnni")]
+fn run_avx_vnni<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run::<avx2::F32x8<avx2::AvxVnni>>()
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,avx512f,avx512vl,avx512vnni")]
+fn run_avx512_vnni<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run::<avx2::F32x8<avx2::Avx512Vnni>>()
 }
 
 #[cfg(test)]
@@ -173,7 +211,7 @@ pub(crate) mod tests {
 
     /// Every set that this processor runs.
     pub(crate) fn sets() -> Vec<KernelSet> {
-        [KernelSet::Avx2, KernelSet::Neon, KernelSet::Portable]
+        KernelSet::BEST_FIRST
             .into_iter()
             .filter(|set| set.available())
             .collect()
