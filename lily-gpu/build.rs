@@ -1,4 +1,4 @@
-//! Embeds the kernel sources, and makes Rust structs of the kernels' parameter structs, so that those are written once.
+//! Embeds the kernel sources and their PTX, and makes Rust structs of the kernels' parameter structs, so that those are written once.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -9,6 +9,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
     println!("cargo:rerun-if-changed={}", kernels.display());
     fs::write(out.join("kernels.rs"), embed(&kernels)?)?;
+    fs::write(
+        out.join("ptx.rs"),
+        embed_ptx(&PathBuf::from(env::var("CARGO_MANIFEST_DIR")?).join("ptx"))?,
+    )?;
     let header = fs::read_to_string(kernels.join("include/params.h"))?;
     fs::write(out.join("params.rs"), structs(&header)?)?;
     Ok(())
@@ -31,6 +35,23 @@ fn embed(kernels: &Path) -> Result<String, Box<dyn std::error::Error>> {
     for (name, path) in names {
         println!("cargo:rerun-if-changed={}", path.display());
         writeln!(out, "    ({name:?}, include_str!({path:?})),")?;
+    }
+    out.push_str("];\n");
+    Ok(out)
+}
+
+/// The PTX that `shader-tool embed-ptx` made, by file name.
+fn embed_ptx(folder: &Path) -> Result<String, Box<dyn std::error::Error>> {
+    println!("cargo:rerun-if-changed={}", folder.display());
+    let mut files: Vec<PathBuf> = fs::read_dir(folder)?
+        .map(|entry| Ok(entry?.path()))
+        .collect::<Result<_, std::io::Error>>()?;
+    files.sort();
+    let mut out = String::from("const EMBEDDED: &[(&str, &[u8])] = &[\n");
+    for path in files {
+        println!("cargo:rerun-if-changed={}", path.display());
+        let name = path.file_name().ok_or("no file name")?.to_string_lossy().into_owned();
+        writeln!(out, "    ({name:?}, include_bytes!({path:?})),")?;
     }
     out.push_str("];\n");
     Ok(out)

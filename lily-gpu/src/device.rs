@@ -202,37 +202,3 @@ impl Device for Box<dyn Device> {
         (**self).submit(recording)
     }
 }
-
-/// This system's GPU with its kernels compiled, or `None` where the program has no device for one. `weight_bytes` is what a model
-/// needs, so that one that does not fit is refused before it is loaded; `progress` is told how many of how many kernel sources are
-/// compiled.
-///
-/// # Errors
-/// The GPU cannot run the kernels, or has no room for the model; the message says what to do.
-#[cfg(any(target_os = "macos", feature = "softmetal"))]
-pub fn system_gpu(
-    weight_bytes: usize,
-    progress: &mut dyn FnMut(usize, usize),
-) -> Result<Option<Box<dyn Device>>, GpuError> {
-    use crate::metal::{MetalDevice, MetalOptions, default_cache};
-    let options = MetalOptions {
-        tensor_operations: true,
-        cache: default_cache(),
-        progress,
-    };
-    let device = MetalDevice::open(options)?;
-    device.check_fits(weight_bytes)?;
-    Ok(Some(Box::new(device)))
-}
-
-/// This system's GPU; this program has no device for one.
-///
-/// # Errors
-/// None.
-#[cfg(not(any(target_os = "macos", feature = "softmetal")))]
-pub fn system_gpu(
-    _weight_bytes: usize,
-    _progress: &mut dyn FnMut(usize, usize),
-) -> Result<Option<Box<dyn Device>>, GpuError> {
-    Ok(None)
-}

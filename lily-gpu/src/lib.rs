@@ -3,10 +3,13 @@
 //! `graph` writes decode and prefill as dispatches of the kernels in `kernels/`; `policy` chooses kernels and tiles; `pass` computes which
 //! dispatches must wait for which; a [`Device`] runs the result. [`GpuModel`] puts these together.
 
+#[cfg(not(target_os = "macos"))]
+pub mod cuda;
 pub mod device;
 pub mod emulator;
 pub mod error;
 pub mod graph;
+mod memory;
 #[cfg(any(target_os = "macos", feature = "softmetal"))]
 pub mod metal;
 mod model;
@@ -19,10 +22,12 @@ mod routing;
 mod run;
 mod state;
 pub mod switches;
+pub mod system;
 pub mod weights;
 
 pub use device::Device;
 pub use error::GpuError;
+pub use memory::MemoryPlan;
 pub use model::{GpuModel, GpuOptions, LogitRows, Sequence, Snapshot};
 pub use run::{Run, Sampling, TokenHistory};
 pub use switches::Switches;

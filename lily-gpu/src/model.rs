@@ -10,6 +10,7 @@ use crate::graph::Model;
 use crate::graph::decode::decode_pass;
 use crate::graph::prefill::{Chunk, Step, logits_pass, prefill_steps};
 use crate::graph::scratch::{LOGIT_ROWS, Scratch};
+use crate::memory::MemoryPlan;
 use crate::pass::Pass;
 use crate::policy::{self, AttentionRoute};
 use crate::routing::HostRouting;
@@ -18,7 +19,7 @@ use crate::switches::Switches;
 use crate::weights::{GpuMatrix, GpuMixer, GpuWeights, Upload};
 
 /// Tokens that a new sequence has room for; more room is made by doubling.
-const FIRST_CAPACITY: usize = 1024;
+pub(crate) const FIRST_CAPACITY: usize = 1024;
 
 /// How a model runs.
 #[derive(Clone, Copy, Debug)]
@@ -110,7 +111,7 @@ impl<D: Device> GpuModel<D> {
     /// Copies `weights` to `device`; `progress` is told the bytes of each piece.
     ///
     /// # Errors
-    /// Where the model has a shape that no kernel takes, or the device has no room.
+    /// Where the model has a shape that no kernel takes, or the device has no room, which is known before anything is copied.
     pub fn new(
         mut device: D,
         config: Arc<ModelConfig>,
@@ -124,6 +125,8 @@ impl<D: Device> GpuModel<D> {
                 "a prefill chunk has at least one token, but --chunk is 0".into(),
             ));
         }
+        let plan = MemoryPlan::of(&config, weights, &options)?;
+        plan.check(&device.describe().description, device.available())?;
         let placed = GpuWeights::place(
             &config,
             weights,
@@ -422,7 +425,7 @@ fn capacity_for(tokens: usize, limit: usize) -> usize {
 }
 
 /// Bytes for the largest group of matrices that one product expands.
-fn expanded_bytes(weights: &GpuWeights) -> usize {
+pub(crate) fn expanded_bytes(weights: &GpuWeights) -> usize {
     let bytes = |m: &GpuMatrix| (m.count * m.rows * m.cols * 2).next_multiple_of(256);
     let layer = |layer: &crate::weights::GpuLayer| {
         let mixer = match &layer.mixer {

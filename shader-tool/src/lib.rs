@@ -11,7 +11,7 @@
 //! 4. in [`Mode::Checked`] watches every memory access of a dispatch and reports races, missing barriers, accesses outside
 //!    a buffer, misaligned accesses, reads of uninitialised threadgroup memory, divergent SIMD operations and barriers, and
 //!    hazards between dispatches that no [`Emulator::barrier`] separates, each with its `.metal` file and line ([`Finding`]);
-//! 5. compiles them to PTX ([`Library::ptx`]) for NVIDIA GPUs.
+//! 5. compiles them to PTX ([`Ptx`]) for NVIDIA GPUs.
 //!
 //! clang is needed only where kernels are compiled: `LILY_CLANG`, else clang-19 or newer on the `PATH`. The crate itself
 //! builds without it, and so do reading, linting and [`Library::flatten`]. Compiled kernels are cached by the hash of
@@ -45,6 +45,7 @@ mod error;
 mod library;
 pub mod lint;
 mod manifest;
+mod ptx;
 mod source;
 mod toolchain;
 
@@ -53,4 +54,5 @@ pub use emulator::{Argument, Binding, Buffer, BufferAccess, Dispatch, Emulator, 
 pub use error::{Diagnostic, ShaderError};
 pub use library::{Constants, Library, Mode, Options, Pipeline, PtxArch, TileBackend, Value};
 pub use manifest::{Access, BufferInfo, ConstantInfo, KernelInfo, Manifest, ScalarType, ThreadgroupInfo};
+pub use ptx::{Ptx, PtxKernel, PtxParameter};
 pub use source::SourceFile;

@@ -82,17 +82,6 @@ impl Value {
             Self::Float(v) => v.to_bits(),
         }
     }
-
-    fn cpp(self) -> String {
-        match self {
-            Self::Float(v) => format!("__builtin_bit_cast(float, {}u)", v.to_bits()),
-            Self::Bool(v) => v.to_string(),
-            Self::Short(v) => v.to_string(),
-            Self::Ushort(v) => v.to_string(),
-            Self::Int(v) => v.to_string(),
-            Self::Uint(v) => format!("{v}u"),
-        }
-    }
 }
 
 /// Values for a pipeline's function constants, by index.
@@ -188,10 +177,28 @@ impl Constants {
 /// The GPU generation that PTX is made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PtxArch {
-    /// A100 and newer.
+    /// Compute capability 8.0: A100 and newer.
     Sm80,
-    /// H100, H200 and newer.
+    /// Compute capability 9.0: H100, H200 and newer.
     Sm90,
+}
+
+impl PtxArch {
+    /// Oldest first.
+    pub const ALL: [PtxArch; 2] = [PtxArch::Sm80, PtxArch::Sm90];
+
+    /// As NVIDIA writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            PtxArch::Sm80 => "sm_80",
+            PtxArch::Sm90 => "sm_90",
+        }
+    }
+
+    /// Its kernels may be started before those that they depend on are done, and wait themselves.
+    pub fn starts_early(self) -> bool {
+        self == PtxArch::Sm90
+    }
 }
 
 /// Kernels that were read and linted; compiled when a pipeline asks for them.
@@ -407,16 +414,36 @@ impl Library {
         Ok(object)
     }
 
-    /// PTX of one `.metal` source, with all its kernels, specialised for `constants` (an index without a value counts as
-    /// undefined).
+    /// PTX of one `.metal` source, with all its kernels. Function constants are names in it: see [`crate::Ptx`].
     ///
     /// # Errors
     /// [`ShaderError::UnknownKernel`] if there is no such source, [`ShaderError::NoClang`], [`ShaderError::Compile`].
-    pub fn ptx(&self, file: &str, constants: &Constants, arch: PtxArch) -> Result<String, ShaderError> {
+    pub fn ptx(&self, file: &str, arch: PtxArch) -> Result<String, ShaderError> {
         let module = self.module(file)?;
-        let (cpu, isa) = match arch {
-            PtxArch::Sm80 => ("-march=sm_80", "+ptx78"),
-            PtxArch::Sm90 => ("-march=sm_90", "+ptx83"),
+        let text = module.cpp(Target::Nvptx);
+        let path = self.cache.compile(file, &text, &self.ptx_arguments(arch), "ptx")?;
+        let mut text = std::fs::read_to_string(&path).map_err(|source| ShaderError::Io { path, source })?;
+        if arch.starts_early() {
+            // Such a load may be moved before the wait for the kernels that write what it reads.
+            text = text.replace("ld.global.nc.", "ld.global.");
+        }
+        Ok(module.kernels.iter().fold(text, with_thread_limit))
+    }
+
+    /// Stands for everything that [`Library::ptx`] compiles, but for the compiler: what has the same key needs no compiling. Needs
+    /// no clang.
+    ///
+    /// # Errors
+    /// [`ShaderError::UnknownKernel`] if there is no such source.
+    pub fn ptx_key(&self, file: &str, arch: PtxArch) -> Result<String, ShaderError> {
+        let text = self.module(file)?.cpp(Target::Nvptx);
+        Ok(crate::toolchain::key(&text, &self.ptx_arguments(arch)))
+    }
+
+    fn ptx_arguments(&self, arch: PtxArch) -> Vec<String> {
+        let (cpu, isa, sm) = match arch {
+            PtxArch::Sm80 => ("-march=sm_80", "+ptx78", 80),
+            PtxArch::Sm90 => ("-march=sm_90", "+ptx83", 90),
         };
         let mut arguments = common_arguments(&self.options.defines);
         arguments.extend(strings(&[
@@ -436,20 +463,8 @@ impl Library {
             "-S",
         ]));
         arguments.extend(strings(&["-O3", "-ffp-contract=fast", "-fno-math-errno"]));
-        for constant in &module.unit.constants {
-            let value = constants.0.get(&constant.index);
-            arguments.push(format!(
-                "-DMSL_VALUE_{}={}",
-                constant.index,
-                value.map_or("0".to_owned(), |v| v.cpp())
-            ));
-            arguments.push(format!("-DMSL_GIVEN_{}={}", constant.index, i32::from(value.is_some())));
-        }
-        let path = self
-            .cache
-            .compile(file, &module.cpp(Target::Nvptx), &arguments, "ptx")?;
-        let text = std::fs::read_to_string(&path).map_err(|source| ShaderError::Io { path, source })?;
-        Ok(module.kernels.iter().fold(text, with_thread_limit))
+        arguments.push(format!("-DMSL_SM={sm}"));
+        arguments
     }
 }
 

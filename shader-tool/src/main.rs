@@ -1,7 +1,9 @@
 //! `shader-tool`: looks at a directory of Metal kernels from the command line.
 
+mod embed;
+
 use clap::{Parser, Subcommand, ValueEnum};
-use shader_tool::{Constants, Library, Mode, Options, PtxArch, ShaderError, SourceFile, TileBackend};
+use shader_tool::{Constants, Library, Mode, Options, Ptx, PtxArch, ShaderError, SourceFile, TileBackend};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -31,6 +33,12 @@ enum Command {
         out: PathBuf,
         #[arg(long, value_enum, default_value = "sm90")]
         arch: Arch,
+    },
+    /// Write the PTX of every source and GPU generation as the program carries it; what is up to date is left alone.
+    EmbedPtx {
+        kernels: PathBuf,
+        /// Where `<source>.<generation>.ptx.gz` files go.
+        out: PathBuf,
     },
 }
 
@@ -86,10 +94,11 @@ fn run(command: Command) -> Result<(), ShaderError> {
             };
             for unit in library.units() {
                 let path = out.join(unit.replace('/', "-")).with_extension("ptx");
-                let text = library.ptx(unit, &Constants::new(), arch)?;
+                let text = Ptx::compile(&library, unit, arch)?.with_constants(&Constants::new());
                 std::fs::write(&path, text).map_err(|source| ShaderError::Io { path, source })?;
             }
         }
+        Command::EmbedPtx { kernels, out } => embed::embed(&library(&kernels, Options::default())?, &out)?,
     }
     Ok(())
 }
@@ -128,8 +137,10 @@ fn check(kernels: &Path) -> Result<(), ShaderError> {
     }
     let library = library(kernels, Options::default())?;
     for unit in library.units() {
-        let ptx = library.ptx(unit, &Constants::new(), PtxArch::Sm90);
-        show(&format!("{unit} (PTX)"), ptx.map(drop))?;
+        for arch in PtxArch::ALL {
+            let ptx = Ptx::compile(&library, unit, arch);
+            show(&format!("{unit} (PTX, {})", arch.name()), ptx.map(drop))?;
+        }
     }
     match failures {
         0 => Ok(()),

@@ -213,6 +213,17 @@ impl Cache {
     }
 }
 
+/// Stands for a text, the shim that it includes, and the arguments that it is compiled with.
+pub(crate) fn key(text: &str, arguments: &[String]) -> String {
+    let mut hash = Sha256::new();
+    let shim = SHIM.iter().flat_map(|(name, text)| [*name, *text]);
+    for part in shim.chain([text]).chain(arguments.iter().map(String::as_str)) {
+        hash.update(part);
+        hash.update([0]);
+    }
+    hex(hash)
+}
+
 fn io(path: &Path) -> impl FnOnce(std::io::Error) -> ShaderError {
     let path = path.to_path_buf();
     |source| ShaderError::Io { path, source }

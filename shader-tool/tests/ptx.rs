@@ -4,21 +4,28 @@
 mod common;
 
 use common::*;
-use shader_tool::{Constants, Mode, PtxArch};
+use shader_tool::{Constants, Mode, Ptx, PtxArch};
 
 #[test]
-fn every_sample_compiles_for_both_generations() {
+fn every_sample_compiles_for_every_generation() {
     let library = library(Mode::Plain);
     for unit in library.units() {
-        for (arch, target) in [(PtxArch::Sm80, ".target sm_80"), (PtxArch::Sm90, ".target sm_90")] {
-            let ptx = library.ptx(unit, &Constants::new(), arch).unwrap();
-            assert!(ptx.contains(target));
+        for arch in PtxArch::ALL {
+            let ptx = Ptx::compile(&library, unit, arch).unwrap();
+            assert!(ptx.text().contains(&format!(".target {}", arch.name())));
+            assert_eq!(ptx.text().contains("griddepcontrol.wait"), arch.starts_early());
             for kernel in library.manifest().kernels.iter().filter(|k| k.unit == unit) {
-                assert!(
-                    ptx.contains(&format!(".entry {}(", kernel.name)),
-                    "{} in {unit}",
-                    kernel.name
-                );
+                let found = ptx.kernels().iter().find(|k| k.name == kernel.name).unwrap();
+                for (parameter, buffer) in found.parameters.iter().zip(&kernel.buffers) {
+                    assert_eq!(parameter.slot, buffer.index);
+                    assert_eq!(
+                        parameter.bytes.is_some(),
+                        buffer.constant_space,
+                        "{}: {}",
+                        kernel.name,
+                        buffer.name
+                    );
+                }
             }
         }
     }
@@ -27,7 +34,7 @@ fn every_sample_compiles_for_both_generations() {
 #[test]
 fn metal_becomes_the_matching_instructions() {
     let library = library(Mode::Plain);
-    let ptx = |unit| library.ptx(unit, &Constants::new(), PtxArch::Sm90).unwrap();
+    let ptx = |unit| library.ptx(unit, PtxArch::Sm80).unwrap();
     let row_sum = ptx("row_sum.metal");
     assert!(
         row_sum.contains("shfl.sync.bfly") && row_sum.contains("bar.sync"),
@@ -60,20 +67,14 @@ fn metal_becomes_the_matching_instructions() {
 }
 
 #[test]
-fn function_constants_are_compiled_in() {
+fn function_constants_stay_open_until_a_pipeline_is_made() {
     let library = library(Mode::Plain);
-    let of = |constants| library.ptx("row_sum.metal", &constants, PtxArch::Sm90).unwrap();
-    // The scale is a field of the parameters that only the scaled variant reads.
-    let with = of(Constants::new().bool(0, true).uint(1, 10));
-    let without = of(Constants::new().bool(0, false).uint(1, 10));
-    let multiplies = |ptx: &str| {
-        ptx.lines()
-            .filter(|l| l.contains("mul.rn.f32") || l.contains("fma.rn.f32"))
-            .count()
-    };
-    assert_eq!(multiplies(&without), 0, "{without}");
-    assert!(
-        multiplies(&with) > 0 && with.contains("0f40A00000"),
-        "half of ten is in the code: {with}"
-    );
+    let ptx = Ptx::compile(&library, "row_sum.metal", PtxArch::Sm90).unwrap();
+    assert!(ptx.text().contains("lily_constant_0") && ptx.text().contains("lily_constant_1"));
+    let kernel = &ptx.kernels()[0].name;
+    let ten = Constants::new().bool(0, true).uint(1, 10);
+    let made = ptx.specialise(kernel, &ten).unwrap();
+    assert!(!made.contains("lily_"));
+    assert!(made.contains(", 10;"), "{made}");
+    assert_eq!(Ptx::parse(ptx.text().to_owned()).unwrap(), ptx);
 }

@@ -54,10 +54,10 @@ fn the_system_gpu() {
     // SAFETY: all readers in this program go through the standard library, which guards the environment.
     unsafe { std::env::set_var("LILY_CACHE", std::env::temp_dir().join("lily-softmetal")) };
     let mac = SoftMetal::install(MachineSpec::m4_max());
-    let error = lily_gpu::device::system_gpu(1 << 40, &mut |_, _| {}).err().unwrap();
+    let error = lily_gpu::system::gpu(1 << 40, &mut |_, _| {}).err().unwrap();
     assert!(error.to_string().contains("1024.0 GiB are needed"), "{error}");
     let mut seen = Vec::new();
-    let device = lily_gpu::device::system_gpu(1 << 20, &mut |done, all| seen.push((done, all)))
+    let device = lily_gpu::system::gpu(1 << 20, &mut |done, all| seen.push((done, all)))
         .unwrap()
         .unwrap();
     assert!(device.describe().description.contains("Apple M4 Max"));

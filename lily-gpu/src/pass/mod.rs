@@ -3,6 +3,7 @@
 //! A dispatch depends on an earlier one where they touch the same bytes and one of them writes. From that follow, for a Metal encoder,
 //! stages (dispatches of one stage run together, a barrier stands between stages), and for a CUDA graph, edges.
 
+mod edges;
 mod hazards;
 
 use crate::device::Slice;

@@ -169,9 +169,52 @@ MSL_ALWAYS_INLINE float round_fabs(float x) { return __builtin_fabsf(x); }
 }  // namespace msl
 #include "nvptx_precise.h"
 
-// Specialised at compile time: the launcher of clang defines MSL_VALUE_n and MSL_GIVEN_n.
-#define MSL_CONSTANT(TYPE, INDEX) (TYPE(MSL_VALUE_##INDEX))
-#define MSL_CONSTANT_DEFINED(INDEX) (MSL_GIVEN_##INDEX != 0)
+namespace msl {
+// Function constants are names in the PTX that the host replaces by numbers before the driver compiles it; what is thereby
+// never reached, the driver's compiler leaves out.
+template <int INDEX>
+MSL_ALWAYS_INLINE uint constant_word() {
+  uint word;
+  asm("mov.b32 %0, lily_constant_%1;" : "=r"(word) : "n"(INDEX));
+  return word;
+}
+template <int INDEX>
+MSL_ALWAYS_INLINE bool constant_given() {
+  uint word;
+  asm("mov.b32 %0, lily_given_%1;" : "=r"(word) : "n"(INDEX));
+  return word != 0;
+}
+template <class T, int INDEX>
+MSL_ALWAYS_INLINE T function_constant() {
+  const uint word = constant_word<INDEX>();
+  if constexpr (__is_same(T, bool)) {
+    return word != 0;
+  } else if constexpr (__is_same(T, float)) {
+    return __builtin_bit_cast(float, word);
+  } else {
+    return T(word);
+  }
+}
+
+// Where a kernel begins. Later GPUs may start it while the kernels that it depends on still run: it lets its own dependents
+// do the same, and waits for the end of those before it touches memory.
+MSL_ALWAYS_INLINE void kernel_begins() {
+#if MSL_SM >= 90
+  asm volatile("griddepcontrol.launch_dependents;");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+}  // namespace msl
+#define MSL_CONSTANT(TYPE, INDEX) (::msl::function_constant<TYPE, INDEX>())
+#define MSL_CONSTANT_DEFINED(INDEX) (::msl::constant_given<INDEX>())
+
+// The address of a kernel's parameter that is passed by value.
+#define MSL_PARAMETER(KERNEL, PLACE)                                            \
+  ({                                                                            \
+    ulong address;                                                              \
+    asm("mov.b64 %0, " #KERNEL "_param_" #PLACE ";" : "=l"(address));            \
+    (constant char*)address;                                                    \
+  })
 
 #define MSL_BARE(...) __VA_ARGS__
 #define MSL_THREADGROUP(NAME, AFTER, TYPE, DIMENSIONS) \

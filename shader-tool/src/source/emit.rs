@@ -57,7 +57,7 @@ impl Module {
             let value = constant.value.replace('\n', " ");
             let _ = writeln!(out, "#define {} ({}({value}))", constant.name, constant.ty);
         }
-        out += &self.unit.flat.with_line_markers(&self.edited());
+        out += &self.unit.flat.with_line_markers(&self.edited(target));
         out += "\n#line 1 \"entry-points\"\n";
         for kernel in &self.kernels {
             if let Some(function) = self
@@ -73,7 +73,7 @@ impl Module {
     }
 
     /// The flat text with everything rewritten that clang would not take.
-    fn edited(&self) -> String {
+    fn edited(&self, target: Target) -> String {
         let unit = &self.unit;
         let mut edits: Vec<(Tokens, String)> = Vec::new();
         edits.extend(unit.constants.iter().map(|c| (c.tokens.clone(), String::new())));
@@ -88,7 +88,21 @@ impl Module {
             }
             edits.extend(threadgroup_edits(unit, function));
         }
+        let mut parentheses = 0usize;
         for at in 0..unit.tokens.len() {
+            match unit.word(at) {
+                "(" => parentheses += 1,
+                ")" => parentheses = parentheses.saturating_sub(1),
+                // A value in `constant` memory, rather than a pointer to a kernel's parameters.
+                "constant" if target == Target::Nvptx && parentheses == 0 => {
+                    let declared = (at + 1..unit.tokens.len()).map(|i| unit.word(i));
+                    let mut declared = declared.take_while(|word| !matches!(*word, "=" | ";" | "[" | "(" | "{"));
+                    if declared.all(|word| word != "*" && word != "&") {
+                        edits.push((at..at + 1, "const".to_owned()));
+                    }
+                }
+                _ => {}
+            }
             // clang takes `vec<float, 4>(v)` for a C-style cast, which reinterprets the bits of a vector.
             if unit.word(at) == "vec" && unit.word(at + 1) == "<" {
                 let close = unit.close(at + 1);
@@ -304,19 +318,9 @@ fn entry(unit: &Unit, function: &Function, kernel: &KernelInfo, target: Target) 
             }
         })
         .collect();
-    let (signature, pass) = match target {
-        Target::Host => ("void* const* b".to_owned(), "b".to_owned()),
-        Target::Nvptx => {
-            let one = |b: &BufferInfo| {
-                let read_only = if b.access == Access::Read { "const " } else { "" };
-                format!("{read_only}device char* __restrict b{}", b.index)
-            };
-            let names: Vec<String> = kernel.buffers.iter().map(|b| format!("b{}", b.index)).collect();
-            (
-                kernel.buffers.iter().map(one).collect::<Vec<_>>().join(", "),
-                names.join(", "),
-            )
-        }
+    let (signature, inner, pass) = match target {
+        Target::Host => ("void* const* b".to_owned(), "void* const* b".to_owned(), "b".to_owned()),
+        Target::Nvptx => nvptx_arguments(kernel),
     };
     let (template, own, arguments) = match &function.template {
         Some(tokens) => {
@@ -337,13 +341,43 @@ fn entry(unit: &Unit, function: &Function, kernel: &KernelInfo, target: Target) 
         None => Default::default(),
     };
     let (name, called) = (&kernel.name, &function.name);
-    let (attribute, prefix) = match target {
-        Target::Host => ("", "msl_kernel_"),
-        Target::Nvptx => ("__attribute__((nvptx_kernel)) ", ""),
+    let (attribute, prefix, begin) = match target {
+        Target::Host => ("", "msl_kernel_", ""),
+        Target::Nvptx => ("__attribute__((nvptx_kernel)) ", "", "::msl::kernel_begins(); "),
     };
     format!(
-        "namespace msl_entry_{name} {{ {template}static MSL_ALWAYS_INLINE void run({signature}) {{ {called}{own}({}); }} }}\n\
-         extern \"C\" MSL_ENTRY {attribute}void {prefix}{name}({signature}) {{ msl_entry_{name}::run{arguments}({pass}); }}\n",
+        "namespace msl_entry_{name} {{ {template}static MSL_ALWAYS_INLINE void run({inner}) {{ {called}{own}({}); }} }}\n\
+         extern \"C\" MSL_ENTRY {attribute}void {prefix}{name}({signature}) {{ {begin}msl_entry_{name}::run{arguments}({pass}); }}\n",
         call.join(", ").replace('\n', " "),
     )
+}
+
+/// The parameters of a PTX kernel, those of the function that it calls, and what it passes: buffers as pointers, and what is a
+/// reference to `constant` memory by value, so that no load from memory stands before the kernel's work.
+fn nvptx_arguments(kernel: &KernelInfo) -> (String, String, String) {
+    let (mut signature, mut inner, mut pass) = (Vec::new(), Vec::new(), Vec::new());
+    for (
+        place,
+        BufferInfo {
+            index,
+            element,
+            access,
+            constant_space,
+            ..
+        },
+    ) in kernel.buffers.iter().enumerate()
+    {
+        if *constant_space {
+            signature.push(format!("const {element} b{index}"));
+            inner.push(format!("constant char* b{index}"));
+            pass.push(format!("MSL_PARAMETER({}, {place})", kernel.name));
+            continue;
+        }
+        let read_only = if *access == Access::Read { "const " } else { "" };
+        let pointer = format!("{read_only}device char* __restrict b{index}");
+        signature.push(pointer.clone());
+        inner.push(pointer);
+        pass.push(format!("b{index}"));
+    }
+    (signature.join(", "), inner.join(", "), pass.join(", "))
 }
