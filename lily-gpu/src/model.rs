@@ -166,6 +166,11 @@ impl<D: Device> GpuModel<D> {
         self.device.describe()
     }
 
+    /// Bytes that the device has left.
+    pub fn free_memory(&self) -> usize {
+        self.device.available()
+    }
+
     /// The device.
     pub fn device(&mut self) -> &mut D {
         &mut self.device

@@ -38,6 +38,16 @@ macro_rules! each {
     };
 }
 
+impl AnyBackend {
+    /// Bytes that the device's own memory has left; `None` where it uses the machine's.
+    pub fn free_memory(&self) -> Option<usize> {
+        match self {
+            AnyBackend::Gpu(model) => Some(model.free_memory()).filter(|&free| free < usize::MAX),
+            AnyBackend::Cpu(_) => None,
+        }
+    }
+}
+
 fn foreign() -> BackendError {
     BackendError::Device("the sequence belongs to another backend".into())
 }

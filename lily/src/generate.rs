@@ -165,8 +165,9 @@ fn start(args: &GenerateArgs, checkpoint: &Checkpoint) -> Result<Engine, CliErro
         None => model::start_engine(checkpoint, &args.device, &memory),
         Some(config) => {
             let weights = Weights::synthetic(&config, 0);
-            let options = memory.options(model::weight_bytes(&weights));
+            let bytes = model::weight_bytes(&weights);
             let backend = args.device.backend(&config, weights)?;
+            let options = memory.options(&backend, bytes);
             Ok(Engine::start(backend, Vocabulary::new(&checkpoint.tokenizer), options)?)
         }
     }

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use clap::{Args, ValueEnum};
 use lily_cpu::{CpuModel, CpuOptions, KvPrecision};
 use lily_engine::{Engine, EngineOptions, Vocabulary};
-use lily_gpu::device::system_gpu;
 use lily_gpu::emulator::{EmulatorDevice, EmulatorOptions};
-use lily_gpu::{GpuModel, GpuOptions, Switches};
+use lily_gpu::{GpuModel, GpuOptions, Switches, system};
 use lily_model::{Checkpoint, ModelConfig, Source, Weights, hub};
 
 use crate::backend::AnyBackend;
@@ -15,7 +14,7 @@ use crate::demo;
 use crate::error::CliError;
 use crate::inspect::parts;
 use crate::machine;
-use crate::progress::Downloads;
+use crate::progress::{Downloads, Loading};
 
 /// Name of the checkpoint inside the program.
 pub const DEMO: &str = "demo";
@@ -92,6 +91,8 @@ pub enum Device {
     Cpu,
     /// The GPU of a Mac
     Metal,
+    /// An NVIDIA GPU
+    Cuda,
     /// The GPU kernels, run by software on the processor: for tests
     Emulator,
 }
@@ -144,22 +145,20 @@ impl DeviceArgs {
                 switches,
                 ..GpuOptions::default()
             };
-            let model = GpuModel::new(device, config.clone(), &weights, options, &mut |_| {})?;
+            let loading = Loading::new(weight_bytes(&weights) as u64);
+            let model = GpuModel::new(device, config.clone(), &weights, options, &mut |bytes| {
+                loading.advance(bytes as u64)
+            })?;
             Ok(AnyBackend::Gpu(Box::new(model)))
         };
-        let system_gpu = || system_gpu(weight_bytes(&weights), &mut |_, _| {});
         match self.device {
             Device::Emulator => gpu(Box::new(EmulatorDevice::new(EmulatorOptions {
                 threads: self.threads,
                 ..EmulatorOptions::default()
             })?)),
-            Device::Metal => match system_gpu()? {
-                Some(device) => gpu(device),
-                None => Err(CliError::Usage(
-                    "--device metal: this program was not built for a Mac".into(),
-                )),
-            },
-            Device::Auto => match system_gpu() {
+            Device::Metal => gpu(system::metal(weight_bytes(&weights), &mut |_, _| {})?),
+            Device::Cuda => gpu(system::cuda()?),
+            Device::Auto => match system::gpu(weight_bytes(&weights), &mut |_, _| {}) {
                 Ok(Some(device)) => gpu(device),
                 Ok(None) => self.cpu(config, weights),
                 Err(error) => {
@@ -192,16 +191,16 @@ pub struct MemoryArgs {
 }
 
 impl MemoryArgs {
-    /// Limits of an engine over weights of `weight_bytes`.
-    pub fn options(&self, weight_bytes: usize) -> EngineOptions {
+    /// Limits of an engine over `backend`, whose weights take `weight_bytes`.
+    pub fn options(&self, backend: &AnyBackend, weight_bytes: usize) -> EngineOptions {
         const FOR_EVERYTHING_ELSE: usize = 1_000_000_000;
         const LEAST: usize = 256_000_000;
         const MOST_CACHE: usize = 8_000_000_000;
-        let total = usize::try_from(machine::memory()).unwrap_or(usize::MAX);
-        let free = total
-            .saturating_sub(weight_bytes)
-            .saturating_sub(FOR_EVERYTHING_ELSE)
-            .max(LEAST);
+        let free = backend.free_memory().unwrap_or_else(|| {
+            let total = usize::try_from(machine::memory()).unwrap_or(usize::MAX);
+            total.saturating_sub(weight_bytes).saturating_sub(FOR_EVERYTHING_ELSE)
+        });
+        let free = free.max(LEAST);
         EngineOptions {
             context_limit: self.context,
             sequence_memory: Some(self.memory.unwrap_or(free / 2)),
@@ -260,7 +259,7 @@ pub fn weight_bytes(weights: &Weights) -> usize {
 /// An engine over `checkpoint`.
 pub fn start_engine(checkpoint: &Checkpoint, device: &DeviceArgs, memory: &MemoryArgs) -> Result<Engine, CliError> {
     let backend = device.backend(&checkpoint.config, checkpoint.weights.clone())?;
-    let options = memory.options(weight_bytes(&checkpoint.weights));
+    let options = memory.options(&backend, weight_bytes(&checkpoint.weights));
     Ok(Engine::start(backend, Vocabulary::new(&checkpoint.tokenizer), options)?)
 }
 

@@ -1,4 +1,4 @@
-//! Progress of downloads: bars on a terminal, a line a file elsewhere.
+//! Progress of downloads and of loading: bars on a terminal; elsewhere, a line a file for downloads.
 
 use std::collections::HashMap;
 use std::io::IsTerminal;
@@ -65,5 +65,39 @@ impl Progress for Downloads {
 
     fn finish(&self, file: &str) {
         self.with(file, |bar| bar.finish());
+    }
+}
+
+/// Shows how much of the weights is on the device, on a terminal, where that takes a while.
+pub struct Loading(ProgressBar);
+
+impl Loading {
+    /// Nothing is loaded yet of `bytes`.
+    pub fn new(bytes: u64) -> Self {
+        const WORTH_A_BAR: u64 = 500_000_000;
+        if bytes < WORTH_A_BAR {
+            return Loading(ProgressBar::hidden());
+        }
+        let style = ProgressStyle::with_template(
+            "{msg} {bar:24} {decimal_bytes:>10}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}",
+        )
+        .unwrap_or_else(|_| ProgressStyle::default_bar());
+        // A bar draws on the error output, and only on a terminal.
+        Loading(
+            ProgressBar::new(bytes)
+                .with_style(style)
+                .with_message("loading weights"),
+        )
+    }
+
+    /// More are there.
+    pub fn advance(&self, bytes: u64) {
+        self.0.inc(bytes);
+    }
+}
+
+impl Drop for Loading {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
     }
 }

@@ -118,7 +118,7 @@ impl ServeArgs {
         let options = EngineOptions {
             max_sequences: self.parallel,
             queue_capacity: self.queue,
-            ..self.memory.options(weight_bytes(&checkpoint.weights))
+            ..self.memory.options(&backend, weight_bytes(&checkpoint.weights))
         };
         Ok(Engine::start(backend, Vocabulary::new(&checkpoint.tokenizer), options)?)
     }
