@@ -1,6 +1,6 @@
 //! The GPU of this system, of whichever kind.
 
-use crate::device::Device;
+use crate::device::{Device, DeviceDescription};
 use crate::error::GpuError;
 
 /// The GPU of a Mac with its kernels compiled. `weight_bytes` is what a model needs, so that one that does not fit is refused before it
@@ -67,4 +67,22 @@ pub fn gpu(weight_bytes: usize, progress: &mut dyn FnMut(usize, usize)) -> Resul
 pub fn gpu(_weight_bytes: usize, _progress: &mut dyn FnMut(usize, usize)) -> Result<Option<Box<dyn Device>>, GpuError> {
     let found = crate::cuda::CudaDevice::find()?;
     Ok(found.map(|device| Box::new(device) as Box<dyn Device>))
+}
+
+/// What this system's GPU is, and the bytes that a model may take on it; `None` where there is no GPU that Lily can use.
+#[cfg(any(target_os = "macos", feature = "softmetal"))]
+pub fn describe() -> Option<(DeviceDescription, usize)> {
+    let system = crate::metal::System::detect().ok()?;
+    let description = DeviceDescription {
+        kind: "metal",
+        description: system.describe(),
+    };
+    Some((description, system.working_set()))
+}
+
+/// What this system's GPU is, and the bytes that a model may take on it; `None` where there is no GPU that Lily can use.
+#[cfg(not(any(target_os = "macos", feature = "softmetal")))]
+pub fn describe() -> Option<(DeviceDescription, usize)> {
+    let device = crate::cuda::CudaDevice::find().ok()??;
+    Some((device.describe(), device.available()))
 }

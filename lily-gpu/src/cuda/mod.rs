@@ -37,6 +37,8 @@ const ARENA_BYTES: usize = 64 << 20;
 const FOR_THE_DRIVER: usize = 512 << 20;
 /// Set to `1`, every launch runs on its own and is timed; a table is printed at the end.
 pub const TRACE: &str = "LILY_CUDA_TRACE";
+/// Set to `0`, no kernel starts before those that it depends on are done, to measure what starting early gains.
+pub const EARLY: &str = "LILY_CUDA_EARLY";
 
 /// An NVIDIA GPU.
 pub struct CudaDevice {
@@ -58,6 +60,8 @@ pub struct CudaDevice {
     unused: u64,
     staging: Staging,
     trace: Option<Trace>,
+    /// Kernels start before those that they depend on are done, and wait themselves.
+    early: bool,
     kernels: Kernels,
     stream: Stream,
     // The last to be dropped: everything above belongs to its context.
@@ -122,8 +126,10 @@ impl CudaDevice {
         let full = GpuError::Device("the GPU's memory is full".into());
         let unused = stream.allocate(SLOTS * UNUSED_BYTES)?.ok_or(full)?;
         stream.clear(unused, SLOTS * UNUSED_BYTES)?;
+        let kernels = Kernels::for_gpu(&gpu)?;
         Ok(CudaDevice {
-            kernels: Kernels::for_gpu(&gpu)?,
+            early: kernels.start_early() && std::env::var_os(EARLY).is_none_or(|value| value != "0"),
+            kernels,
             recordings: HashMap::new(),
             next_recording: 0,
             discarded: Vec::new(),
@@ -406,7 +412,7 @@ impl Device for CudaDevice {
         let launches = launches.collect::<Result<Vec<_>, GpuError>>()?;
         let recording = match self.trace {
             Some(_) => Recording::Traced(launches),
-            None => Recording::graph(launches, &pass.edges(), self.kernels.start_early())?,
+            None => Recording::graph(launches, &pass.edges(), self.early)?,
         };
         let id = RecordingId(self.next_recording);
         self.next_recording += 1;

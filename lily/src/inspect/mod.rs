@@ -33,7 +33,8 @@ Examples:
 
 With --json: {\"model\", \"architecture\": {...}, \"parameters\", \"active_parameters\", \"bytes\", \"read_per_token\",
 \"parts\": [{\"name\", \"parameters\", \"bytes\", \"active_parameters\", \"read_per_token\"}],
-\"memory\": [{\"context\", \"state_bytes\", \"total_bytes\"}]}, and with --plan
+\"memory\": [{\"context\", \"state_bytes\", \"total_bytes\"}],
+\"gpu\": {\"kind\", \"description\", \"available_bytes\"} or null}, and with --plan
 \"decode_plan\": {\"context\", \"dispatches\", \"stages\", \"launches\": [{\"stage\", \"label\", \"kernel\", \"threadgroups\", \"threads\"}]}.")]
 pub struct InspectArgs {
     #[command(flatten)]
@@ -67,8 +68,17 @@ struct Report {
     read_per_token: u64,
     parts: Vec<Part>,
     memory: Vec<Memory>,
+    gpu: Option<Gpu>,
     #[serde(skip_serializing_if = "Option::is_none")]
     decode_plan: Option<Plan>,
+}
+
+/// The GPU of this machine.
+#[derive(Serialize)]
+struct Gpu {
+    kind: &'static str,
+    description: String,
+    available_bytes: u64,
 }
 
 #[derive(Serialize)]
@@ -139,6 +149,11 @@ pub fn run(args: InspectArgs) -> Result<(), CliError> {
         bytes,
         read_per_token: sum(|part| part.read_per_token),
         memory: memory.collect(),
+        gpu: lily_gpu::system::describe().map(|(device, available)| Gpu {
+            kind: device.kind,
+            description: device.description,
+            available_bytes: available as u64,
+        }),
         parts,
         decode_plan,
     };
@@ -273,6 +288,14 @@ fn for_people(report: &Report) -> String {
             output::count(memory.context as u64),
             output::bytes(memory.state_bytes),
             output::bytes(memory.total_bytes)
+        );
+    }
+    if let Some(gpu) = &report.gpu {
+        let free = output::bytes(gpu.available_bytes);
+        let _ = writeln!(
+            text,
+            "\nGPU             {}: {}, {free} for a model",
+            gpu.kind, gpu.description
         );
     }
     if let Some(plan) = &report.decode_plan {
