@@ -73,11 +73,8 @@ impl Gpu {
         }
         let mut driver = 0;
         // SAFETY: writes a number.
-        check(
-            unsafe { sys::cuDriverGetVersion(&raw mut driver) },
-            "asking for the driver's version",
-        )
-        .map_err(absent)?;
+        let code = unsafe { sys::cuDriverGetVersion(&raw mut driver) };
+        check(code, "asking for the driver's version").map_err(absent)?;
         if driver < OLDEST_CUDA {
             return Err(Absent::Unusable(format!(
                 "the NVIDIA driver supports CUDA {}, but Lily needs {} (driver 545) or newer: update the driver",
@@ -112,10 +109,8 @@ impl Gpu {
         check(unsafe { sys::cuDeviceGet(&raw mut device, 0) }, "opening the first GPU")?;
         let mut name = [0; 256];
         // SAFETY: writes at most 256 bytes, with a zero at the end.
-        check(
-            unsafe { sys::cuDeviceGetName(name.as_mut_ptr(), 256, device) },
-            "asking for the GPU's name",
-        )?;
+        let code = unsafe { sys::cuDeviceGetName(name.as_mut_ptr(), 256, device) };
+        check(code, "asking for the GPU's name")?;
         let bytes = name.map(|byte| byte.cast_unsigned());
         let name = CStr::from_bytes_until_nul(&bytes)
             .map_or_else(|_| "GPU".into(), |name| name.to_string_lossy().into_owned());
@@ -132,16 +127,12 @@ impl Gpu {
         );
         let mut memory = 0;
         // SAFETY: writes a number.
-        check(
-            unsafe { sys::cuDeviceTotalMem_v2(&raw mut memory, device) },
-            "asking for the GPU's memory",
-        )?;
+        let code = unsafe { sys::cuDeviceTotalMem_v2(&raw mut memory, device) };
+        check(code, "asking for the GPU's memory")?;
         let mut context = ptr::null_mut();
         // SAFETY: writes a handle; released when the Gpu is dropped.
-        check(
-            unsafe { sys::cuDevicePrimaryCtxRetain(&raw mut context, device) },
-            "making a context",
-        )?;
+        let code = unsafe { sys::cuDevicePrimaryCtxRetain(&raw mut context, device) };
+        check(code, "making a context")?;
         let mut gpu = Gpu {
             device,
             context,
@@ -152,10 +143,8 @@ impl Gpu {
             driver,
         };
         // SAFETY: writes a handle of a pool that belongs to the device.
-        check(
-            unsafe { sys::cuDeviceGetDefaultMemPool(&raw mut gpu.pool, device) },
-            "finding the memory pool",
-        )?;
+        let code = unsafe { sys::cuDeviceGetDefaultMemPool(&raw mut gpu.pool, device) };
+        check(code, "finding the memory pool")?;
         // Freed memory stays with the process: making and dropping sequences then costs nothing.
         let mut everything = u64::MAX;
         let threshold = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
@@ -185,10 +174,8 @@ impl Gpu {
     /// Gives memory that the pool keeps back to the system.
     pub fn trim(&self) -> Result<(), GpuError> {
         // SAFETY: the pool belongs to the device.
-        check(
-            unsafe { sys::cuMemPoolTrimTo(self.pool, 0) },
-            "emptying the memory pool",
-        )
+        let code = unsafe { sys::cuMemPoolTrimTo(self.pool, 0) };
+        check(code, "emptying the memory pool")
     }
 
     /// Bytes that are free, those that the pool keeps for us among them.
@@ -196,10 +183,8 @@ impl Gpu {
         self.enter()?;
         let (mut free, mut total) = (0, 0);
         // SAFETY: writes two numbers.
-        check(
-            unsafe { sys::cuMemGetInfo_v2(&raw mut free, &raw mut total) },
-            "asking for free memory",
-        )?;
+        let code = unsafe { sys::cuMemGetInfo_v2(&raw mut free, &raw mut total) };
+        check(code, "asking for free memory")?;
         let pool = |attribute| {
             let mut value = 0u64;
             // SAFETY: writes a u64, which these attributes are.
@@ -235,10 +220,8 @@ impl Stream {
         let mut stream = ptr::null_mut();
         let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
         // SAFETY: writes a handle.
-        check(
-            unsafe { sys::cuStreamCreate(&raw mut stream, flags) },
-            "making a stream",
-        )?;
+        let code = unsafe { sys::cuStreamCreate(&raw mut stream, flags) };
+        check(code, "making a stream")?;
         Ok(Stream(stream))
     }
 
@@ -268,10 +251,8 @@ impl Stream {
     /// Zeroes memory.
     pub fn clear(&self, address: u64, bytes: usize) -> Result<(), GpuError> {
         // SAFETY: the caller owns the range.
-        check(
-            unsafe { sys::cuMemsetD8Async(address, 0, bytes, self.0) },
-            "clearing memory",
-        )
+        let code = unsafe { sys::cuMemsetD8Async(address, 0, bytes, self.0) };
+        check(code, "clearing memory")
     }
 
     /// Copies from pinned memory, which must stay as it is until the copy is done.
@@ -291,10 +272,8 @@ impl Stream {
     /// Copies inside the GPU.
     pub fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<(), GpuError> {
         // SAFETY: the caller owns both ranges.
-        check(
-            unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, self.0) },
-            "copying on the GPU",
-        )
+        let code = unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, self.0) };
+        check(code, "copying on the GPU")
     }
 }
 
@@ -321,10 +300,8 @@ impl Mark {
             sys::CUevent_flags::CU_EVENT_DISABLE_TIMING
         };
         // SAFETY: writes a handle.
-        check(
-            unsafe { sys::cuEventCreate(&raw mut event, flags as u32) },
-            "making an event",
-        )?;
+        let code = unsafe { sys::cuEventCreate(&raw mut event, flags as u32) };
+        check(code, "making an event")?;
         Ok(Mark(event))
     }
 

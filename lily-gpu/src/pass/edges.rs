@@ -50,10 +50,9 @@ mod tests {
         let mut all = vec![vec![false; count]; count];
         for later in 0..count {
             for &(from, _) in edges.iter().filter(|edge| edge.1 == later) {
+                let before = all[from].clone();
+                all[later].iter_mut().zip(before).for_each(|(is, was)| *is |= was);
                 all[later][from] = true;
-                for before in 0..from {
-                    all[later][before] |= all[from][before];
-                }
             }
         }
         let pairs = (0..count).flat_map(|later| (0..later).map(move |earlier| (earlier, later)));
