@@ -13,6 +13,8 @@
 //   multiply(d0, d1, a, b0, b1)       // d0 += a * b0^T and d1 += a * b1^T: 16x32x16, the smallest step of Metal 4's units
 //   rows_max(t), rows_sum(t)          // of this lane's two rows, over all 16 columns; component row_half(i) belongs to element i
 //   convert<T>(t)
+//   load_slab_nk(t, p, pitch)         // 16 rows of 32 columns as two right operands
+//   load_codes(t, codes, factors)     // 16 rows of 32 packed 4-bit weights as two left operands, for slabs on the right
 //
 // p is device or threadgroup memory. For the NVIDIA backend p in threadgroup memory and the pitch must be multiples of
 // 16 bytes (eight 16-bit elements). All of it is for whole simdgroups: every lane must call.
@@ -75,6 +77,19 @@ METAL_FUNC int first_row() { return lane_index() >> 2; }
 METAL_FUNC int column(int i) { return (lane_index() & 3) * 2 + (i & 1) + (i >> 2) * 8; }
 #endif
 METAL_FUNC int row(int i) { return first_row() + row_half(i) * 8; }
+
+// Where element i of a right operand lies.
+#if TILE_BACKEND == TILE_SIMDGROUP
+METAL_FUNC int right_n(int i) { return (i >> 2) * 8 + (column(i) & 7); }
+METAL_FUNC int right_k(int i) { return first_row() + ((i >> 1) & 1) * 8; }
+#else
+METAL_FUNC int right_n(int i) { return row(i); }
+METAL_FUNC int right_k(int i) { return column(i); }
+#endif
+
+// A slab: 32 columns of k as two tiles, dealt out so that a lane of the NVIDIA and loop layouts gets eight neighbouring columns of a row, which it
+// loads at once. A sum over k does not mind the order as long as both operands have it.
+METAL_FUNC int slab_column(int half_index, int c) { return (c & 7) / 2 * 8 + half_index * 4 + c / 8 * 2 + (c & 1); }
 
 template <typename T>
 METAL_FUNC void fill(thread tile<T>& t, T v) {
@@ -201,6 +216,51 @@ TILE_MEMORY(device)
       t.element, p + ((lane_index() & 7) + (lane_index() >> 4) * 8) * pitch + ((lane_index() >> 3) & 1) * 8);
 #endif
 TILE_MEMORY(threadgroup)
+
+#if TILE_BACKEND == TILE_MMA
+#define TILE_SLAB(SPACE)                                                                                     \
+  template <typename T>                                                                                      \
+  METAL_FUNC void load_slab_nk(thread tile<T> (&t)[2], const SPACE T* p, int pitch) {                        \
+    const uint4 first = *(const SPACE uint4*)(p + first_row() * pitch + (lane_index() & 3) * 8);             \
+    const uint4 second = *(const SPACE uint4*)(p + (first_row() + 8) * pitch + (lane_index() & 3) * 8);      \
+    ::msl::unpack_slab(t[0].element, t[1].element, first, second);                                           \
+  }
+#else
+#define TILE_SLAB(SPACE)                                                                                     \
+  template <typename T>                                                                                      \
+  METAL_FUNC void load_slab_nk(thread tile<T> (&t)[2], const SPACE T* p, int pitch) {                        \
+    _Pragma("unroll") for (int i = 0; i < 8; i++) {                                                          \
+      t[0].set(i, p[right_n(i) * pitch + slab_column(0, right_k(i))]);                                       \
+      t[1].set(i, p[right_n(i) * pitch + slab_column(1, right_k(i))]);                                       \
+    }                                                                                                        \
+  }
+#endif
+TILE_SLAB(device)
+TILE_SLAB(threadgroup)
+#undef TILE_SLAB
+
+// A slab of 4-bit weights as bfloats, the left operand: code * scale + bias, rounded once. `codes` is [16][4] words, eight codes each, the lowest
+// column in the lowest bits; a word of `factors` [16] holds a row's bfloat scale in its lower half and its bias in the upper.
+METAL_FUNC void load_codes(thread tile<bfloat> (&t)[2], threadgroup const uint* codes, threadgroup const uint* factors) {
+#if TILE_BACKEND == TILE_MMA
+  const int r = first_row();
+  const int word = lane_index() & 3;
+  ::msl::expand_codes(t[0].element, t[1].element, codes[r * 4 + word], factors[r]);
+  ::msl::expand_codes(t[0].element + 2, t[1].element + 2, codes[(r + 8) * 4 + word], factors[r + 8]);
+#else
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+      const int k = slab_column(h, column(i));
+      const uint code = (codes[row(i) * 4 + k / 8] >> (k % 8 * 4)) & 15;
+      const float scale = as_type<float>(factors[row(i)] << 16);
+      const float bias = as_type<float>(factors[row(i)] & 0xffff0000u);
+      t[h].set(i, bfloat(fma(float(code), scale, bias)));
+    }
+  }
+#endif
+}
 #undef TILE_MEMORY
 #undef TILE_LOAD
 #undef TILE_LOAD_TRANSPOSED

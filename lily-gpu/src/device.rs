@@ -4,6 +4,7 @@ use lily_model::Bytes;
 
 use crate::error::GpuError;
 use crate::pass::Pass;
+use crate::policy::Family;
 
 /// A buffer of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -75,6 +76,11 @@ pub struct DeviceDescription {
 pub trait Device: Send + 'static {
     /// What the device is.
     fn describe(&self) -> DeviceDescription;
+
+    /// The kind of GPU that kernels and tiles are chosen for.
+    fn family(&self) -> Family {
+        Family::Apple
+    }
 
     /// Bytes that can still be allocated.
     fn available(&self) -> usize;
@@ -152,6 +158,10 @@ pub trait Device: Send + 'static {
 impl Device for Box<dyn Device> {
     fn describe(&self) -> DeviceDescription {
         (**self).describe()
+    }
+
+    fn family(&self) -> Family {
+        (**self).family()
     }
 
     fn available(&self) -> usize {

@@ -13,6 +13,7 @@ pub use shader_tool::TileBackend;
 use crate::device::{BufferId, Device, DeviceDescription, Event, Memory, RecordingId, Slice};
 use crate::error::GpuError;
 use crate::pass::{Access, Argument, Dispatch, Pass};
+use crate::policy::Family;
 
 include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 
@@ -47,6 +48,8 @@ pub struct EmulatorOptions {
     pub pass_limit: Option<u64>,
     /// The implementation of the tile vocabulary that kernels are compiled with.
     pub tiles: TileBackend,
+    /// The kind of GPU whose kernels are chosen.
+    pub family: Family,
 }
 
 /// A device that runs kernels on the CPU.
@@ -55,6 +58,7 @@ pub struct EmulatorDevice {
     emulator: Emulator,
     checked: bool,
     pass_limit: Option<u64>,
+    family: Family,
     buffers: HashMap<BufferId, Buffer>,
     next_buffer: u32,
     unused: Buffer,
@@ -106,6 +110,7 @@ impl EmulatorDevice {
             emulator,
             checked: options.checked,
             pass_limit: options.pass_limit,
+            family: options.family,
             buffers: HashMap::new(),
             next_buffer: 0,
             unused: Buffer::new(SLOTS * UNUSED_BYTES),
@@ -241,6 +246,10 @@ impl Device for EmulatorDevice {
 
     fn pass_limit(&self) -> Option<u64> {
         self.pass_limit
+    }
+
+    fn family(&self) -> Family {
+        self.family
     }
 
     fn available(&self) -> usize {

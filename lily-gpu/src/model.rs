@@ -233,7 +233,8 @@ impl<D: Device> GpuModel<D> {
         sequence.logits.clear();
         let mut done = 0;
         while done < tokens.len() {
-            let rows = policy::chunk_for_context(self.options.max_chunk, sequence.position).min(tokens.len() - done);
+            let rows = policy::chunk_for_context(self.device.family(), self.options.max_chunk, sequence.position)
+                .min(tokens.len() - done);
             self.prefill_part(sequence, &tokens[done..done + rows])?;
             match &mut logits {
                 LogitRows::All(each) => {
@@ -371,6 +372,7 @@ impl<D: Device> GpuModel<D> {
             weights: &self.weights,
             scratch: &self.scratch,
             switches: &self.options.switches,
+            family: self.device.family(),
             expanded: self.expanded,
         }
     }

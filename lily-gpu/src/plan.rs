@@ -115,6 +115,7 @@ pub fn decode_plan(config: &ModelConfig, context: usize, switches: &Switches) ->
         weights: &weights,
         scratch: &scratch,
         switches,
+        family: policy::Family::Apple,
         expanded: None,
     };
     Ok(Plan::of(&decode_pass(model, &state, route, Some(&sampler)), context))

@@ -8,6 +8,16 @@ use crate::error::GpuError;
 use crate::switches::Switches;
 use crate::weights::Form;
 
+/// Kinds of GPU that the choices differ between.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Family {
+    /// M1 and later, and whatever else has no route of its own.
+    #[default]
+    Apple,
+    /// Compute capability 8.0 and later: copies into shared memory run beside the arithmetic.
+    Nvidia,
+}
+
 /// Simdgroups of the threadgroups of the GEMV kernels: 256 threads.
 pub const GEMV_SIMDGROUPS: usize = 8;
 /// Tokens that one GEMV of a prefill chunk takes together.
@@ -72,8 +82,11 @@ const fn tile(rows: usize, columns: usize, simdgroups: usize) -> Tile {
 }
 
 /// The tile of a dense product with `m` rows of input and `n` rows of weights.
-pub fn dense_tile(form: Form, m: usize, n: usize) -> Tile {
+pub fn dense_tile(family: Family, form: Form, m: usize, n: usize) -> Tile {
     match form {
+        // the streamed kernels (gemm_streamed.metal); the smaller tile where the larger would leave most of 132 multiprocessors idle
+        Form::Q4 if family == Family::Nvidia && m.div_ceil(64) * n.div_ceil(256) >= 128 => tile(64, 256, 4),
+        Form::Q4 if family == Family::Nvidia => tile(32, 128, 4),
         Form::Q4 if m <= 16 => tile(16, 64, 2),
         Form::Q4 | Form::Q8 if m >= 512 && n >= 1024 => tile(128, 128, 8),
         _ => tile(64, 64, 4),
@@ -81,9 +94,16 @@ pub fn dense_tile(form: Form, m: usize, n: usize) -> Tile {
 }
 
 /// Rows of the tiles of a grouped product whose experts get `load` rows each on average.
-pub fn grouped_rows(form: Form, load: usize, switches: &Switches) -> usize {
+pub fn grouped_rows(family: Family, form: Form, load: usize, switches: &Switches) -> usize {
     match form {
         Form::Q4 if !switches.wide_tiles => 16,
+        Form::Q4 if family == Family::Nvidia => {
+            if load >= 24 {
+                64
+            } else {
+                32
+            }
+        }
         Form::Q4 if load >= 48 => 64,
         Form::Q4 if load <= 8 => 16,
         _ => 32,
@@ -91,8 +111,10 @@ pub fn grouped_rows(form: Form, load: usize, switches: &Switches) -> usize {
 }
 
 /// The tile of a grouped product with [`grouped_rows`] rows.
-pub fn grouped_tile(form: Form, rows: usize) -> Tile {
+pub fn grouped_tile(family: Family, form: Form, rows: usize) -> Tile {
     match (form, rows) {
+        (Form::Q4, 64) if family == Family::Nvidia => tile(64, 256, 4),
+        (Form::Q4, 32) if family == Family::Nvidia => tile(32, 128, 4),
         (Form::Q4, 64) => tile(64, 128, 4),
         (Form::Q4, 16) => tile(16, 64, 2),
         _ => tile(32, 64, 2),
@@ -162,12 +184,34 @@ pub fn delta_heads(config: &ModelConfig) -> Option<&'static str> {
     }
 }
 
+/// The scan of a chunk over heads that [`delta_heads`] names.
+pub fn delta_scan_kernel(family: Family, heads: &str) -> String {
+    match (family, heads) {
+        // two rows of the state to eight lanes: half the reads of shared memory for each key
+        (Family::Nvidia, "128_128") => "delta_scan_128_128_r2".into(),
+        _ => format!("delta_scan_{heads}"),
+    }
+}
+
 /// Tokens of the largest prefill chunk: 64 rows for each of 256 experts that take 8 of them.
 pub const MAX_CHUNK: usize = 2048;
 
+/// Tokens of the largest prefill chunk on GPUs of a family.
+pub fn max_chunk(family: Family) -> usize {
+    match family {
+        Family::Apple => MAX_CHUNK,
+        // 128 rows for each expert: fewer tiles are left half empty, and the experts' weights are read half as often
+        Family::Nvidia => 2 * MAX_CHUNK,
+    }
+}
+
 /// Tokens that are prefilled together from `position` on. Attention grows with the position and the scratch of a chunk does not shrink with it, so
-/// at long context shorter chunks keep every pass bounded at little loss: the experts' share of the time is small there.
-pub fn chunk_for_context(max_chunk: usize, position: usize) -> usize {
+/// at long context shorter chunks keep every pass bounded at little loss: the experts' share of the time is small there. Where no watchdog bounds a
+/// pass they stay whole.
+pub fn chunk_for_context(family: Family, max_chunk: usize, position: usize) -> usize {
+    if family == Family::Nvidia {
+        return max_chunk;
+    }
     let halvings = (position / FIXED_BLOCK_CONTEXT)
         .checked_ilog2()
         .map_or(0, |log| log + 1);
@@ -275,9 +319,11 @@ mod tests {
 
     #[test]
     fn chunks_shrink_with_the_context() {
-        let sizes = [0, 32_768, 65_536, 131_072, 262_144].map(|position| chunk_for_context(MAX_CHUNK, position));
+        let sizes =
+            [0, 32_768, 65_536, 131_072, 262_144].map(|position| chunk_for_context(Family::Apple, MAX_CHUNK, position));
         assert_eq!(sizes, [2048, 1024, 512, 256, 256]);
-        assert_eq!(chunk_for_context(100, 200_000), 100);
+        assert_eq!(chunk_for_context(Family::Apple, 100, 200_000), 100);
+        assert_eq!(chunk_for_context(Family::Nvidia, 4096, 200_000), 4096);
     }
 
     #[test]

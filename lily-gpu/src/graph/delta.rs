@@ -97,9 +97,12 @@ impl Graph<'_> {
         );
         let heads = policy::delta_heads(self.config).filter(|_| self.switches.register_scan);
         let scan = match heads {
-            Some(heads) => Dispatch::new(format!("delta_scan_{heads}"), format!("{label} scan"))
-                .grid(d.value_dim / 32, d.value_heads, 1)
-                .threads(128),
+            Some(heads) => Dispatch::new(
+                policy::delta_scan_kernel(self.model.family, heads),
+                format!("{label} scan"),
+            )
+            .grid(d.value_dim / 32, d.value_heads, 1)
+            .threads(128),
             None => Dispatch::new("delta_scan_general", format!("{label} scan"))
                 .grid(d.value_dim, d.value_heads, 1)
                 .threads(32),

@@ -13,6 +13,7 @@ use lily_model::ModelConfig;
 use crate::device::Slice;
 use crate::params::{AttentionPrepareParams, EmbedParams, RmsNormParams};
 use crate::pass::{Dispatch, Pass};
+use crate::policy::Family;
 use crate::switches::Switches;
 use crate::weights::{GpuAttention, GpuWeights};
 use scratch::{MlpShape, Scratch};
@@ -56,6 +57,8 @@ pub struct Model<'a> {
     pub scratch: &'a Scratch,
     /// Optimizations in use.
     pub switches: &'a Switches,
+    /// The kind of GPU that the policy chooses for.
+    pub family: Family,
     /// Expanded weights, where `fused-dequant` is off.
     pub expanded: Option<Slice>,
 }

@@ -267,7 +267,7 @@ impl Graph<'_> {
             } else {
                 m.form
             };
-            policy::grouped_rows(form, load, self.switches)
+            policy::grouped_rows(self.model.family, form, load, self.switches)
         };
         let (gate, down) = (tile(&routed.experts.gate), tile(&routed.experts.down));
         // one block map serves both products; every form has a tile of 32 rows
@@ -376,7 +376,7 @@ impl Graph<'_> {
         (gather, scatter): (bool, bool),
     ) {
         let (s, mlp) = (self.scratch, self.mlp);
-        let tile = policy::grouped_tile(matrix.form, tile_rows);
+        let tile = policy::grouped_tile(self.model.family, matrix.form, tile_rows);
         let mut params = GemmParams {
             m: rows as u32,
             k: matrix.cols as u32,
@@ -448,7 +448,7 @@ impl Graph<'_> {
     }
 
     fn gemm_swiglu(&mut self, label: &str, x: Slice, m: usize, gate: GpuMatrix, up: GpuMatrix, y: Slice) {
-        let tile = policy::dense_tile(gate.form, m, gate.rows * 2);
+        let tile = policy::dense_tile(self.model.family, gate.form, m, gate.rows * 2);
         let mut params = GemmParams {
             m: m as u32,
             k: gate.cols as u32,

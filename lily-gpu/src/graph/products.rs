@@ -198,7 +198,7 @@ impl Graph<'_> {
             .collect();
         for (form, group) in self.groups(&outputs, |form| form) {
             let widest = group.iter().map(|o| o.matrix.rows).max().unwrap_or(0);
-            let tile = policy::dense_tile(form, m, widest);
+            let tile = policy::dense_tile(self.model.family, form, m, widest);
             let mut params = GemmParams {
                 m: m as u32,
                 k: group[0].matrix.cols as u32,

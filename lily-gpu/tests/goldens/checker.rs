@@ -1,6 +1,7 @@
 //! Whole passes under the checker: clean with all barriers, and no barrier is superfluous.
 
 use lily_gpu::emulator::{EmulatorOptions, TileBackend};
+use lily_gpu::policy::Family;
 use lily_gpu::{LogitRows, Switches};
 use shader_tool::FindingKind;
 
@@ -12,6 +13,7 @@ const CHECKED: EmulatorOptions = EmulatorOptions {
     threads: None,
     pass_limit: None,
     tiles: TileBackend::Native,
+    family: Family::Apple,
 };
 
 fn assert_clean(model: &mut Model) {

@@ -12,6 +12,7 @@ mod switches;
 use common::{Difference, Golden, assert_close, decoded, model, prefilled};
 use lily_gpu::Switches;
 use lily_gpu::emulator::EmulatorOptions;
+use lily_gpu::policy::Family;
 
 fn golden(name: &str) -> Golden {
     Golden::read(&format!("{name}/golden.safetensors"), "token_ids", "logits.numpy_f64")
@@ -40,6 +41,26 @@ fn prefill_for_every_split_of_the_prompt() {
     let mut model = model("mini/mlx-4bit", Switches::default(), EmulatorOptions::default());
     let whole = prefilled(&mut model, &golden.inputs, 24);
     assert_eq!(prefilled(&mut model, &golden.inputs, 1), whole, "token by token");
+}
+
+/// The kernels and tiles of the other family of GPUs.
+#[test]
+fn prefill_with_the_choices_for_nvidia() {
+    let options = EmulatorOptions {
+        family: Family::Nvidia,
+        ..EmulatorOptions::default()
+    };
+    for (name, rows) in [("mini", 192), ("tiny", 80)] {
+        let golden = golden(name).first(rows);
+        let mut model = model(&format!("{name}/mlx-4bit"), Switches::default(), options);
+        let whole = prefilled(&mut model, &golden.inputs, 192);
+        assert_close(name, &whole, &golden);
+        assert_eq!(
+            prefilled(&mut model, &golden.inputs, 33),
+            whole,
+            "{name} in chunks of 33"
+        );
+    }
 }
 
 #[test]

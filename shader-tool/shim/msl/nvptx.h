@@ -108,6 +108,62 @@ MSL_ALWAYS_INLINE void multiply_tile(float* d0, float* d1, const T* a, const T* 
   mma_16x8x16<T>(d1, left, pair(b1), pair(b1 + 4));
   mma_16x8x16<T>(d1 + 4, left, pair(b1 + 2), pair(b1 + 6));
 }
+template <class T>
+MSL_ALWAYS_INLINE void unpair(T* elements, uint word) {
+  typedef T Two __attribute__((ext_vector_type(2)));
+  const Two two = __builtin_bit_cast(Two, word);
+  elements[0] = two.x;
+  elements[1] = two.y;
+}
+// Eight neighbouring 16-bit elements of a row, and of the row eight below it, into the elements of a slab's two tiles.
+template <class T>
+MSL_ALWAYS_INLINE void unpack_slab(T* first, T* second, uint4 upper, uint4 lower) {
+  unpair(first, upper.x);
+  unpair(first + 2, lower.x);
+  unpair(first + 4, upper.y);
+  unpair(first + 6, lower.y);
+  unpair(second, upper.z);
+  unpair(second + 2, lower.z);
+  unpair(second + 4, upper.w);
+  unpair(second + 6, lower.w);
+}
+MSL_ALWAYS_INLINE uint fma_bfloats(uint a, uint b, uint c) {
+  uint d;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+}
+// Two codes of a word at once: as the mantissas of 128 + code, which bfloat holds exactly, less 128, then one fma.
+template <int BYTE>
+MSL_ALWAYS_INLINE uint expand_pair(uint word, uint shifted, uint scale, uint bias) {
+  constexpr uint SELECT = ((4 + BYTE) << 12) | ((4 + BYTE) << 8) | (BYTE << 4) | BYTE;
+  const uint plus_128 = (__nvvm_prmt(word, shifted, SELECT) & 0x000f000fu) | 0x43004300u;
+  const uint code = fma_bfloats(plus_128, 0x3f803f80u, 0xc300c300u);
+  return fma_bfloats(code, scale, bias);
+}
+// Eight codes of a row into pairs 0 and 2 of each of a slab's two tiles.
+MSL_ALWAYS_INLINE void expand_codes(__bf16* first, __bf16* second, uint word, uint factors) {
+  const uint scale = __nvvm_prmt(factors, 0, 0x1010);
+  const uint bias = __nvvm_prmt(factors, 0, 0x3232);
+  const uint shifted = word >> 4;
+  unpair(first, expand_pair<0>(word, shifted, scale, bias));
+  unpair(first + 4, expand_pair<1>(word, shifted, scale, bias));
+  unpair(second, expand_pair<2>(word, shifted, scale, bias));
+  unpair(second + 4, expand_pair<3>(word, shifted, scale, bias));
+}
+
+// ---- copies beside arithmetic ----------------------------------------------------------
+MSL_ALWAYS_INLINE void copy_16(threadgroup void* to, const device void* from, bool present) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               :
+               : "r"((uint)(ulong)to), "l"(from), "r"(present ? 16 : 0)
+               : "memory");
+}
+MSL_ALWAYS_INLINE void copies_commit() { asm volatile("cp.async.commit_group;" : : : "memory"); }
+template <int LATER>
+MSL_ALWAYS_INLINE void copies_wait() {
+  asm volatile("cp.async.wait_group %0;" : : "n"(LATER) : "memory");
+}
+
 // Four 8x8 matrices of 16-bit elements from shared memory; every lane names one row.
 #define MSL_LDMATRIX(NAME, VARIANT)                                                                                      \
   template <class T>                                                                                                     \
