@@ -3,6 +3,8 @@
 // Routes (chosen by the host): HEADS = 1 takes any model of a supported head size; HEADS = 4 lets four query heads share one read of their KV head;
 // split_keys fixes the keys of a split, which keeps the splits' work even at long context.
 #include "include/attention.h"
+#include "include/copy.h"
+#include "include/tile.h"
 
 // A lane reads neighbouring dimensions of a key in one load. Without it, it reads one dimension at a time, 32 apart.
 constant bool kCoalesced [[function_constant(0)]];
@@ -295,6 +297,237 @@ template <int D, int HEADS>
   out[head * p.head_dim + d] = bfloat(value / total * sigmoid(gate));
 }
 
+// Keys [first, first + KEYS) and their values into threadgroup memory, [2, KEYS, D / 8 + 1]; zeros from `end` on.
+template <int D, int KEYS, int THREADS>
+METAL_FUNC void copy_keys(threadgroup uint4* to, device const uint4* keys, device const uint4* values, ulong pitch, uint first, uint end, uint tid) {
+  constexpr int PITCH = D / 8 + 1;
+#pragma unroll 8
+  for (uint u = tid; u < KEYS * (D / 8); u += THREADS) {
+    const uint key = first + u / (D / 8);
+    const uint part = u % (D / 8);
+    const bool present = key < end;
+    const ulong from = (present ? key : 0) * pitch + part;
+    copy_16(to + u / (D / 8) * PITCH + part, keys + from, present);
+    copy_16(to + (KEYS + u / (D / 8)) * PITCH + part, values + from, present);
+  }
+}
+
+// The same for GPUs with room for it, through the matrix units: all query heads of a KV head are the rows of one tile, and the keys and values of the
+// blocks to come are copied beside the arithmetic. A block is 32 keys to a simdgroup, and every simdgroup is a split of its own. Up to 16 heads to a KV
+// head. Grid (kv_heads, splits / SIMDGROUPS, rows).
+template <int D, int SIMDGROUPS, int STAGES>
+[[kernel, max_total_threads_per_threadgroup(SIMDGROUPS * 32)]] void attention_decode_streamed(
+    device const bfloat* q [[buffer(0)]],        // [kv_heads, rows, heads / kv_heads, D]
+    device const bfloat* k_cache [[buffer(1)]],  // [capacity, kv_heads, D]
+    device const bfloat* v_cache [[buffer(2)]],  // [capacity, kv_heads, D]
+    device const StepState* step [[buffer(3)]],
+    device float* partial [[buffer(4)]],  // [rows, heads, splits, D], not divided by the sum
+    device float* extent [[buffer(5)]],   // [rows, heads, splits, 2]: maximum (in powers of two) and sum
+    constant AttentionDecodeParams& p [[buffer(6)]],
+    threadgroup uint4* memory [[threadgroup(0)]],  // queries [16, PITCH], then STAGES times keys and values [32 * SIMDGROUPS, PITCH]
+    uint3 tg [[threadgroup_position_in_grid]],
+    uint3 grid [[threadgroups_per_grid]],
+    uint tid [[thread_index_in_threadgroup]],
+    uint sg [[simdgroup_index_in_threadgroup]]) {
+  constexpr int THREADS = SIMDGROUPS * 32;
+  constexpr int KEYS = SIMDGROUPS * 32;
+  constexpr int PITCH = D / 8 + 1;  // uint4s; padded, against bank conflicts
+  constexpr int TN = D / 16;
+  threadgroup uint4* staged = memory + 16 * PITCH;
+  const uint group = p.heads / p.kv_heads;
+  const uint kv_head = tg.x;
+  const uint context = step->position + tg.z + 1;
+  // the same number of blocks to each threadgroup, but for the last ones
+  const uint blocks = (context + KEYS - 1) / KEYS;
+  const uint each = (blocks + grid.y - 1) / grid.y;
+  const uint first = min(tg.y * each, blocks);
+  const uint end = min(first + each, blocks);
+  device const uint4* queries = (device const uint4*)(q + (ulong(kv_head) * grid.z + tg.z) * group * D);
+  device const uint4* keys = (device const uint4*)(k_cache + kv_head * D);
+  device const uint4* values = (device const uint4*)(v_cache + kv_head * D);
+  const ulong pitch = ulong(p.kv_heads) * (D / 8);
+
+  for (uint u = tid; u < 16 * (D / 8); u += THREADS) {
+    const uint row = u / (D / 8);
+    copy_16(memory + row * PITCH + u % (D / 8), queries + min(row, group - 1) * (D / 8) + u % (D / 8), row < group);
+  }
+  uint place = 0;
+  uint next = 0;
+#pragma unroll
+  for (int s = 0; s < STAGES - 1; s++) {
+    copy_keys<D, KEYS, THREADS>(staged + next * (2 * KEYS * PITCH), keys, values, pitch, (first + s) * KEYS, first + s < end ? context : 0, tid);
+    copies_commit();
+    next = next + 1 == STAGES ? 0 : next + 1;
+  }
+  float2 maximum = float2(kMasked);
+  float2 sum = float2(0.0f);
+  mt::tile<float> acc[TN];
+#pragma unroll
+  for (int j = 0; j < TN; j++) {
+    mt::fill(acc[j], 0.0f);
+  }
+  const float factor = p.scale * M_LOG2E_F;
+  for (uint block = first; block < end; block++) {
+    copies_wait<STAGES - 2>();
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    const uint ahead = block + STAGES - 1;
+    if (ahead < end) {
+      copy_keys<D, KEYS, THREADS>(staged + next * (2 * KEYS * PITCH), keys, values, pitch, ahead * KEYS, context, tid);
+    }
+    copies_commit();
+    next = next + 1 == STAGES ? 0 : next + 1;
+    threadgroup const bfloat* k_rows = (threadgroup const bfloat*)(staged + (place * 2 * KEYS + sg * 32) * PITCH);
+    threadgroup const bfloat* v_rows = k_rows + KEYS * PITCH * 8;
+    place = place + 1 == STAGES ? 0 : place + 1;
+
+    mt::tile<float> score[2];
+    mt::fill(score[0], 0.0f);
+    mt::fill(score[1], 0.0f);
+#pragma unroll
+    for (int kk = 0; kk < D; kk += 16) {
+      mt::tile<bfloat> a;
+      mt::tile<bfloat> b0;
+      mt::tile<bfloat> b1;
+      mt::load(a, (threadgroup const bfloat*)memory + kk, PITCH * 8);
+      mt::load_nk(b0, k_rows + kk, PITCH * 8);
+      mt::load_nk(b1, k_rows + 16 * PITCH * 8 + kk, PITCH * 8);
+      mt::multiply(score[0], score[1], a, b0, b1);
+    }
+    const uint base = block * KEYS + sg * 32;
+    if (base + 32 > context) {
+#pragma unroll
+      for (int j = 0; j < 2; j++) {
+#pragma unroll
+        for (int e = 0; e < 8; e++) {
+          if (base + j * 16 + mt::column(e) >= context) {
+            score[j].set(e, kMasked);
+          }
+        }
+      }
+    }
+    const float2 largest = max(maximum, max(mt::rows_max(score[0]), mt::rows_max(score[1])));
+    const float2 correction = exp2((maximum - largest) * factor);
+    const float2 offset = largest * factor;
+    maximum = largest;
+    sum *= correction;  // of this lane's columns; brought together at the end
+    mt::tile<bfloat> probability[2];
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+#pragma unroll
+      for (int e = 0; e < 8; e++) {
+        const float s = score[j].get(e);
+        // a simdgroup's share of the last block may be all masked
+        const float w = s > 0.5f * kMasked ? exp2(fma(s, factor, -offset[mt::row_half(e)])) : 0.0f;
+        sum[mt::row_half(e)] += w;
+        score[j].set(e, w);
+      }
+      probability[j] = mt::convert<bfloat>(score[j]);
+    }
+    if (simd_any(correction.x != 1.0f || correction.y != 1.0f)) {
+#pragma unroll
+      for (int j = 0; j < TN; j++) {
+#pragma unroll
+        for (int e = 0; e < 8; e++) {
+          acc[j].set(e, acc[j].get(e) * correction[mt::row_half(e)]);
+        }
+      }
+    }
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+#pragma unroll
+      for (int j = 0; j < TN; j += 2) {
+        mt::tile<bfloat> b0;
+        mt::tile<bfloat> b1;
+        mt::load_kn(b0, v_rows + h * 16 * PITCH * 8 + j * 16, PITCH * 8);
+        mt::load_kn(b1, v_rows + h * 16 * PITCH * 8 + j * 16 + 16, PITCH * 8);
+        mt::multiply(acc[j], acc[j + 1], probability[h], b0, b1);
+      }
+    }
+  }
+  copies_wait<0>();
+  sum += simd_shuffle_xor(sum, ushort(1));
+  sum += simd_shuffle_xor(sum, mt::ROW_NEIGHBOUR);
+#pragma unroll
+  for (int e = 0; e < 8; e++) {
+    const uint row = mt::row(e);
+    if (row < group) {
+      const ulong at = (ulong(tg.z) * p.heads + kv_head * group + row) * p.splits + tg.y * SIMDGROUPS + sg;
+#pragma unroll
+      for (int j = 0; j < TN; j++) {
+        partial[at * D + j * 16 + mt::column(e)] = acc[j].get(e);
+      }
+      if (mt::column(e) == 0) {
+        extent[at * 2] = sum[mt::row_half(e)] > 0.0f ? maximum[mt::row_half(e)] * factor : kMasked;
+        extent[at * 2 + 1] = sum[mt::row_half(e)];
+      }
+    }
+  }
+}
+
+constant constexpr uint kMaxSplits = 1024;
+
+// attention_reduce for many splits: a threadgroup takes 64 dimensions, four groups of its threads a quarter of the splits each. Grid (heads,
+// head_dim / 64, rows), 256 threads.
+[[kernel, max_total_threads_per_threadgroup(256)]] void attention_reduce_many(
+    device const float* partial [[buffer(0)]],
+    device const float* extent [[buffer(1)]],
+    device const bfloat* q_gate [[buffer(2)]],  // [rows, heads, 2, head_dim]
+    device bfloat* out [[buffer(3)]],           // [rows, heads, head_dim]
+    constant AttentionDecodeParams& p [[buffer(4)]],
+    uint3 tg [[threadgroup_position_in_grid]],
+    uint tid [[thread_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]],
+    uint sg [[simdgroup_index_in_threadgroup]]) {
+  threadgroup float weights[kMaxSplits];
+  threadgroup float maxima[8];
+  threadgroup float totals[8];
+  threadgroup float values[256];
+  const ulong head = ulong(tg.z) * p.heads + tg.x;
+  device const float* e = extent + head * p.splits * 2;
+  float largest = kMasked;
+  for (uint s = tid; s < p.splits; s += 256) {
+    largest = max(largest, e[s * 2]);
+  }
+  largest = simd_max(largest);
+  if (lane == 0) {
+    maxima[sg] = largest;
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+#pragma unroll
+  for (int i = 0; i < 8; i++) {
+    largest = max(largest, maxima[i]);
+  }
+  float total = 0.0f;
+  for (uint s = tid; s < p.splits; s += 256) {
+    const float w = exp2(e[s * 2] - largest);
+    weights[s] = w;
+    total = fma(e[s * 2 + 1], w, total);
+  }
+  total = simd_sum(total);
+  if (lane == 0) {
+    totals[sg] = total;
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  const uint d = tg.y * 64 + tid % 64;
+  float value = 0.0f;
+#pragma unroll 8
+  for (uint s = tid / 64; s < p.splits; s += 4) {
+    value = fma(partial[(head * p.splits + s) * p.head_dim + d], weights[s], value);
+  }
+  values[tid] = value;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (tid < 64) {
+    total = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+      total += totals[i];
+    }
+    value = (values[tid] + values[tid + 64]) + (values[tid + 128] + values[tid + 192]);
+    const float gate = float(q_gate[head * 2 * p.head_dim + p.head_dim + d]);
+    out[head * p.head_dim + d] = bfloat(value / total * sigmoid(gate));
+  }
+}
+
 template [[host_name("attention_decode_256_h4")]] [[kernel]]
 decltype(attention_decode<256, 4>) attention_decode<256, 4>;
 template [[host_name("attention_decode_256_h1")]] [[kernel]]
@@ -307,3 +540,5 @@ template [[host_name("attention_decode_64_h4")]] [[kernel]]
 decltype(attention_decode<64, 4>) attention_decode<64, 4>;
 template [[host_name("attention_decode_64_h1")]] [[kernel]]
 decltype(attention_decode<64, 1>) attention_decode<64, 1>;
+template [[host_name("attention_decode_256_s2")]] [[kernel]]
+decltype(attention_decode_streamed<256, 2, 3>) attention_decode_streamed<256, 2, 3>;

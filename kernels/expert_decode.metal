@@ -236,6 +236,238 @@ template <int BITS, int ROWS>
   }
 }
 
+// expert_gate_up with everything fused, for 4-bit weights: all of a lane's codes for 2048 columns are on their way before the row is staged.
+template <int ROWS>
+[[kernel, max_total_threads_per_threadgroup(256)]] void expert_gate_up_deep(
+    device const float* x [[buffer(0)]],              // [hidden] residual stream
+    device const float* norm [[buffer(1)]],           // [hidden]
+    device const float* router_logits [[buffer(2)]],  // [experts]
+    device const uchar* gate_codes [[buffer(3)]],     // [experts, intermediate, hidden]
+    device const uchar* gate_scales [[buffer(4)]],
+    device const uchar* gate_biases [[buffer(5)]],
+    device const uchar* up_codes [[buffer(6)]],
+    device const uchar* up_scales [[buffer(7)]],
+    device const uchar* up_biases [[buffer(8)]],
+    device const uchar* shared_gate_codes [[buffer(9)]],  // [shared_intermediate, hidden]
+    device const uchar* shared_gate_scales [[buffer(10)]],
+    device const uchar* shared_gate_biases [[buffer(11)]],
+    device const uchar* shared_up_codes [[buffer(12)]],
+    device const uchar* shared_up_scales [[buffer(13)]],
+    device const uchar* shared_up_biases [[buffer(14)]],
+    device uint* route_experts [[buffer(15)]],  // [top_k]
+    device float* route_logits [[buffer(16)]],  // [top_k]
+    device bfloat* activations [[buffer(17)]],  // [slots, slot_stride]
+    constant ExpertParams& p [[buffer(18)]],
+    uint2 tg [[threadgroup_position_in_grid]],
+    uint tid [[thread_index_in_threadgroup]],
+    uint2 threads [[threads_per_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]],
+    uint sg [[simdgroup_index_in_threadgroup]],
+    uint nsg [[simdgroups_per_threadgroup]]) {
+  constexpr int DEPTH = 2;
+  constexpr int QUADS = Wide<4>::quads;
+  constexpr uint COLUMNS = Wide<4>::columns;
+  constexpr uint TILE = 32 * DEPTH * COLUMNS;
+  threadgroup float4 xs[TILE / 4];
+  threadgroup float squares[8];
+
+  const uint slot = p.first_slot + tg.y;
+  const bool shared = slot == p.top_k;
+  const uint rows = shared ? p.shared_intermediate : p.intermediate;
+  if (tg.x * nsg * ROWS >= rows) {
+    return;  // the whole threadgroup: the routed and the shared expert differ in width
+  }
+  // every simdgroup chooses for itself, which costs less than to wait for one of them
+  uint expert = 0;
+  if (!shared) {
+    uint keys[kLogitsPerLane];
+    load_logits(router_logits, p.experts, lane, keys);
+    Choice c;
+    for (uint i = 0; i <= slot; i++) {
+      c = take_largest(keys, lane);
+    }
+    expert = c.expert;
+    if (tg.x == 0 && tid == 0) {
+      route_experts[slot] = c.expert;
+      route_logits[slot] = c.logit;
+    }
+  }
+  const uint row0 = (tg.x * nsg + sg) * ROWS;
+  const bool active = row0 < rows;
+  const Matrix gate = shared ? matrix(shared_gate_codes, shared_gate_scales, shared_gate_biases) : matrix(gate_codes, gate_scales, gate_biases);
+  const Matrix up = shared ? matrix(shared_up_codes, shared_up_scales, shared_up_biases) : matrix(up_codes, up_scales, up_biases);
+  const ulong first = ulong(expert) * rows;
+  float square = 0.0f;
+  float gate_acc[ROWS] = {0.0f};
+  float up_acc[ROWS] = {0.0f};
+  for (uint k0 = 0; k0 < p.hidden; k0 += TILE) {
+    const uint width = min(TILE, p.hidden - k0);
+    Wide<4> g[DEPTH][ROWS];
+    Wide<4> u[DEPTH][ROWS];
+    if (active) {
+#pragma unroll
+      for (int d = 0; d < DEPTH; d++) {
+        if ((d * 32 + lane) * COLUMNS < width) {
+#pragma unroll
+          for (int r = 0; r < ROWS; r++) {
+            const ulong row = first + min(row0 + r, rows - 1);
+            g[d][r].load(gate, row, k0 / COLUMNS + d * 32 + lane, p.hidden);
+            u[d][r].load(up, row, k0 / COLUMNS + d * 32 + lane, p.hidden);
+          }
+        }
+      }
+    }
+    if (k0 > 0) {
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+    }
+    device const float4* in = (device const float4*)(x + k0);
+    device const float4* weight = (device const float4*)(norm + k0);
+#pragma unroll 2
+    for (uint q = tid; q < width / 4; q += threads.x) {
+      const float4 v = in[q];
+      square += dot(v, v);
+      xs[wide_quad<QUADS>(q)] = Wide<4>::scale_for_codes(v * weight[q]);
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (active) {
+#pragma unroll
+      for (int d = 0; d < DEPTH; d++) {
+        if ((d * 32 + lane) * COLUMNS < width) {
+          float4 v[QUADS];
+#pragma unroll
+          for (int j = 0; j < QUADS; j++) {
+            v[j] = xs[d * 32 * QUADS + j * 32 + lane];
+          }
+          const float xsum = Wide<4>::sum(v);
+#pragma unroll
+          for (int r = 0; r < ROWS; r++) {
+            gate_acc[r] += g[d][r].dot_x(v, xsum);
+            up_acc[r] += u[d][r].dot_x(v, xsum);
+          }
+        }
+      }
+    }
+  }
+  square = simd_sum(square);
+  if (lane == 0) {
+    squares[sg] = square;
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (!active) {
+    return;
+  }
+  float total = 0.0f;
+  for (uint i = 0; i < nsg; i++) {
+    total += squares[i];
+  }
+  const float inverse = rsqrt(total / float(p.hidden) + p.eps);
+#pragma unroll
+  for (int r = 0; r < ROWS; r++) {
+    const float g = simd_sum(gate_acc[r]) * inverse;
+    const float u = simd_sum(up_acc[r]) * inverse;
+    if (lane == 0 && row0 + r < rows) {
+      activations[ulong(tg.y) * p.slot_stride + row0 + r] = bfloat(silu(g) * u);
+    }
+  }
+}
+
+// expert_down with everything fused, for 4-bit weights: the codes of SLOTS slots and 512 columns are on their way before their activations, times the
+// routing weights, are staged. Grid (row blocks / simdgroups).
+template <int ROWS>
+[[kernel, max_total_threads_per_threadgroup(256)]] void expert_down_deep(
+    device const bfloat* activations [[buffer(0)]],       // [top_k + 1, slot_stride]
+    device const uint* route_experts [[buffer(1)]],       // [top_k]
+    device const float* route_logits [[buffer(2)]],       // [top_k], largest first
+    device const float* shared_gate_logit [[buffer(3)]],  // [1]
+    device const uchar* codes [[buffer(4)]],              // [experts, hidden, intermediate]
+    device const uchar* scales [[buffer(5)]],
+    device const uchar* biases [[buffer(6)]],
+    device const uchar* shared_codes [[buffer(7)]],  // [hidden, shared_intermediate]
+    device const uchar* shared_scales [[buffer(8)]],
+    device const uchar* shared_biases [[buffer(9)]],
+    device float* x [[buffer(10)]],   // [hidden] residual stream
+    device bfloat* y [[buffer(11)]],  // unused
+    constant ExpertParams& p [[buffer(12)]],
+    uint2 tg [[threadgroup_position_in_grid]],
+    uint tid [[thread_index_in_threadgroup]],
+    uint2 threads [[threads_per_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]],
+    uint sg [[simdgroup_index_in_threadgroup]],
+    uint nsg [[simdgroups_per_threadgroup]]) {
+  constexpr int SLOTS = 9;
+  constexpr uint TILE = 512;
+  threadgroup float4 xs[SLOTS * TILE / 4];
+  const uint row0 = (tg.x * nsg + sg) * ROWS;
+  const uint end = p.first_slot + p.slots;
+  const uint widest = p.first_slot < p.top_k ? max(p.intermediate, p.shared_intermediate) : p.shared_intermediate;
+  float total = 0.0f;
+  for (uint i = 0; i < p.top_k; i++) {
+    total += exp(route_logits[i] - route_logits[0]);
+  }
+  float acc[ROWS] = {0.0f};
+  bool staged = false;
+  for (uint slot0 = p.first_slot; slot0 < end; slot0 += SLOTS) {
+    for (uint k0 = 0; k0 < widest; k0 += TILE) {
+      Packed<4>::Unit u[SLOTS][ROWS];
+#pragma unroll
+      for (int s = 0; s < SLOTS; s++) {
+        const uint slot = slot0 + s;
+        const bool shared = slot == p.top_k;
+        const uint k = shared ? p.shared_intermediate : p.intermediate;
+        if (slot < end && k0 + lane * 16 < k) {
+          const Matrix w = shared ? matrix(shared_codes, shared_scales, shared_biases) : matrix(codes, scales, biases);
+          const ulong first = shared ? 0 : ulong(route_experts[slot]) * p.hidden;
+#pragma unroll
+          for (int r = 0; r < ROWS; r++) {
+            Packed<4>::load(u[s][r], w, first + min(row0 + r, p.hidden - 1), k0 + lane * 16, k, p.down);
+          }
+        }
+      }
+      if (staged) {
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+      }
+      staged = true;
+      for (uint q = tid; q < SLOTS * TILE / 4; q += threads.x) {
+        const uint slot = slot0 + q / (TILE / 4);
+        const uint column = k0 + q % (TILE / 4) * 4;
+        const bool shared = slot == p.top_k;
+        if (slot < end && column < (shared ? p.shared_intermediate : p.intermediate)) {
+          float weight = 1.0f;
+          if (!shared) {
+            weight = exp(route_logits[slot] - route_logits[0]) / total;
+          } else if (p.shared_gate != 0) {
+            weight = sigmoid(shared_gate_logit[0]);
+          }
+          const float4 v = bfloat_quad(*(device const uint2*)(activations + ulong(slot) * p.slot_stride + column));
+          xs[q / (TILE / 4) * (TILE / 4) + staged_quad(q % (TILE / 4))] = v * weight;
+        }
+      }
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+#pragma unroll
+      for (int s = 0; s < SLOTS; s++) {
+        const uint slot = slot0 + s;
+        const uint k = slot == p.top_k ? p.shared_intermediate : p.intermediate;
+        if (slot < end && k0 + lane * 16 < k) {
+          float4 v[4];
+          read_staged<1>(xs + s * (TILE / 4), lane, v);
+          const float xsum = sum_quads<4>(v);
+#pragma unroll
+          for (int r = 0; r < ROWS; r++) {
+            acc[r] += Packed<4>::dot_x(u[s][r], v, xsum);
+          }
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < ROWS; r++) {
+    const float value = simd_sum(acc[r]);
+    if (lane == 0 && row0 + r < p.hidden) {
+      x[row0 + r] += value;
+    }
+  }
+}
+
 template [[host_name("expert_gate_up_q4_r1")]] [[kernel]]
 decltype(expert_gate_up<4, 1>) expert_gate_up<4, 1>;
 template [[host_name("expert_gate_up_q4_r2")]] [[kernel]]
@@ -256,3 +488,11 @@ template [[host_name("expert_gate_up_any_r1")]] [[kernel]]
 decltype(expert_gate_up<0, 1>) expert_gate_up<0, 1>;
 template [[host_name("expert_down_any_r1")]] [[kernel]]
 decltype(expert_down<0, 1>) expert_down<0, 1>;
+template [[host_name("expert_gate_up_deep_r1")]] [[kernel]]
+decltype(expert_gate_up_deep<1>) expert_gate_up_deep<1>;
+template [[host_name("expert_gate_up_deep_r2")]] [[kernel]]
+decltype(expert_gate_up_deep<2>) expert_gate_up_deep<2>;
+template [[host_name("expert_down_deep_r1")]] [[kernel]]
+decltype(expert_down_deep<1>) expert_down_deep<1>;
+template [[host_name("expert_down_deep_r2")]] [[kernel]]
+decltype(expert_down_deep<2>) expert_down_deep<2>;

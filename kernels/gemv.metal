@@ -2,6 +2,7 @@
 //
 // A simdgroup makes ROWS output rows for M tokens; a lane takes 16 columns of each row at a time and keeps the codes packed in registers until they
 // are multiplied. Up to four matrices that read the same input share a dispatch. The grid is (row blocks / simdgroups, tokens / M).
+#include "include/early.h"
 #include "include/gemv.h"
 
 // Adds to the output instead of overwriting it: the residual stream. Then the output is float.
@@ -221,6 +222,199 @@ template <int BITS, int ROWS, int M>
   }
 }
 
+// gemv_norm for one token: all of a lane's codes, DEPTH units of each row, are on their way before the row is staged.
+template <int BITS, int ROWS, int DEPTH>
+[[kernel, max_total_threads_per_threadgroup(256)]] void gemv_norm_deep(
+    device const float* x [[buffer(0)]],       // [m, k] residual stream
+    device const float* norm [[buffer(1)]],    // [k]
+    device const uchar* codes0 [[buffer(2)]],
+    device const uchar* scales0 [[buffer(3)]],
+    device const uchar* biases0 [[buffer(4)]],
+    device const uchar* codes1 [[buffer(5)]],
+    device const uchar* scales1 [[buffer(6)]],
+    device const uchar* biases1 [[buffer(7)]],
+    device const uchar* codes2 [[buffer(8)]],
+    device const uchar* scales2 [[buffer(9)]],
+    device const uchar* biases2 [[buffer(10)]],
+    device const uchar* codes3 [[buffer(11)]],
+    device const uchar* scales3 [[buffer(12)]],
+    device const uchar* biases3 [[buffer(13)]],
+    device uchar* y0 [[buffer(14)]],
+    device uchar* y1 [[buffer(15)]],
+    device uchar* y2 [[buffer(16)]],
+    device uchar* y3 [[buffer(17)]],
+    device const StepState* step [[buffer(18)]],
+    constant GemvParams& p [[buffer(19)]],
+    uint2 tg [[threadgroup_position_in_grid]],
+    uint tid [[thread_index_in_threadgroup]],
+    uint2 threads [[threads_per_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]],
+    uint sg [[simdgroup_index_in_threadgroup]],
+    uint nsg [[simdgroups_per_threadgroup]]) {
+  constexpr int QUADS = Wide<BITS>::quads;
+  constexpr uint COLUMNS = Wide<BITS>::columns;
+  constexpr uint TILE = 32 * DEPTH * COLUMNS;
+  threadgroup float4 xs[TILE / 4];
+  threadgroup float squares[8];
+
+  const GemvTarget t = gemv_target(tg.x * nsg + sg, ROWS, p);
+  const bool active = t.row < t.rows && tg.x * nsg + sg < p.block_end[p.segments - 1];
+  const Matrix w = t.segment == 0   ? matrix(codes0, scales0, biases0)
+                   : t.segment == 1 ? matrix(codes1, scales1, biases1)
+                   : t.segment == 2 ? matrix(codes2, scales2, biases2)
+                                    : matrix(codes3, scales3, biases3);
+  float square = 0.0f;
+  float acc[ROWS] = {0.0f};
+  for (uint k0 = 0; k0 < p.k; k0 += TILE) {
+    const uint width = min(TILE, p.k - k0);
+    Wide<BITS> u[DEPTH][ROWS];
+    if (active) {
+#pragma unroll
+      for (int d = 0; d < DEPTH; d++) {
+        if ((d * 32 + lane) * COLUMNS < width) {
+#pragma unroll
+          for (int r = 0; r < ROWS; r++) {
+            u[d][r].load(w, min(t.row + r, t.rows - 1), k0 / COLUMNS + d * 32 + lane, p.k);
+          }
+        }
+      }
+    }
+    if (k0 > 0) {
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+    } else {
+      wait_for_earlier_kernels();
+    }
+    device const float4* row = (device const float4*)(x + k0);
+    device const float4* weight = (device const float4*)(norm + k0);
+#pragma unroll 2
+    for (uint q = tid; q < width / 4; q += threads.x) {
+      const float4 v = row[q];
+      square += dot(v, v);
+      xs[wide_quad<QUADS>(q)] = Wide<BITS>::scale_for_codes(kNormedInput ? v : v * weight[q]);
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (active) {
+#pragma unroll
+      for (int d = 0; d < DEPTH; d++) {
+        if ((d * 32 + lane) * COLUMNS < width) {
+          float4 v[QUADS];
+#pragma unroll
+          for (int j = 0; j < QUADS; j++) {
+            v[j] = xs[d * 32 * QUADS + j * 32 + lane];
+          }
+          const float xsum = Wide<BITS>::sum(v);
+#pragma unroll
+          for (int r = 0; r < ROWS; r++) {
+            acc[r] += u[d][r].dot_x(v, xsum);
+          }
+        }
+      }
+    }
+  }
+  const float s = simd_sum(square);
+  if (lane == 0) {
+    squares[sg] = s;
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (!active) {
+    return;
+  }
+  float total = 0.0f;
+  for (uint i = 0; i < nsg; i++) {
+    total += squares[i];
+  }
+  const float inverse = kNormedInput ? 1.0f : rsqrt(total / float(p.k) + p.eps);
+  device uchar* y = t.segment == 0 ? y0 : t.segment == 1 ? y1 : t.segment == 2 ? y2 : y3;
+#pragma unroll
+  for (int r = 0; r < ROWS; r++) {
+    const float value = simd_sum(acc[r]) * inverse;
+    if (lane == 0 && t.row + r < t.rows) {
+      gemv_store(y, t, t.row + r, 0, value, step, p);
+    }
+  }
+}
+
+// gemv for one token: DEPTH units of each row are on their way before the first is used.
+template <int BITS, int ROWS, int DEPTH>
+[[kernel, max_total_threads_per_threadgroup(256)]] void gemv_deep(
+    device const bfloat* x [[buffer(0)]],  // [m, k]
+    device const uchar* codes0 [[buffer(1)]],
+    device const uchar* scales0 [[buffer(2)]],
+    device const uchar* biases0 [[buffer(3)]],
+    device const uchar* codes1 [[buffer(4)]],
+    device const uchar* scales1 [[buffer(5)]],
+    device const uchar* biases1 [[buffer(6)]],
+    device const uchar* codes2 [[buffer(7)]],
+    device const uchar* scales2 [[buffer(8)]],
+    device const uchar* biases2 [[buffer(9)]],
+    device const uchar* codes3 [[buffer(10)]],
+    device const uchar* scales3 [[buffer(11)]],
+    device const uchar* biases3 [[buffer(12)]],
+    device uchar* y0 [[buffer(13)]],
+    device uchar* y1 [[buffer(14)]],
+    device uchar* y2 [[buffer(15)]],
+    device uchar* y3 [[buffer(16)]],
+    device const StepState* step [[buffer(17)]],
+    constant GemvParams& p [[buffer(18)]],
+    uint2 tg [[threadgroup_position_in_grid]],
+    uint lane [[thread_index_in_simdgroup]],
+    uint sg [[simdgroup_index_in_threadgroup]],
+    uint nsg [[simdgroups_per_threadgroup]]) {
+  constexpr int QUADS = Wide<BITS>::quads;
+  constexpr uint COLUMNS = Wide<BITS>::columns;
+  if (tg.x * nsg + sg >= p.block_end[p.segments - 1]) {
+    wait_for_earlier_kernels();
+    return;  // the whole simdgroup leaves, and no barrier follows
+  }
+  const GemvTarget t = gemv_target(tg.x * nsg + sg, ROWS, p);
+  const Matrix w = t.segment == 0   ? matrix(codes0, scales0, biases0)
+                   : t.segment == 1 ? matrix(codes1, scales1, biases1)
+                   : t.segment == 2 ? matrix(codes2, scales2, biases2)
+                                    : matrix(codes3, scales3, biases3);
+  float acc[ROWS] = {0.0f};
+  for (uint first = 0; first * COLUMNS < p.k; first += 32 * DEPTH) {
+    Wide<BITS> u[DEPTH][ROWS];
+#pragma unroll
+    for (int d = 0; d < DEPTH; d++) {
+      const uint unit = first + d * 32 + lane;
+      if (unit * COLUMNS < p.k) {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+          u[d][r].load(w, min(t.row + r, t.rows - 1), unit, p.k);
+        }
+      }
+    }
+    if (first == 0) {
+      wait_for_earlier_kernels();
+    }
+#pragma unroll
+    for (int d = 0; d < DEPTH; d++) {
+      const uint unit = first + d * 32 + lane;
+      if (unit * COLUMNS < p.k) {
+        float4 v[QUADS];
+        read_bfloats<QUADS / 4>(x + unit * COLUMNS, v);
+#pragma unroll
+        for (int j = 0; j < QUADS; j++) {
+          v[j] = Wide<BITS>::scale_for_codes(v[j]);
+        }
+        const float xsum = Wide<BITS>::sum(v);
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+          acc[r] += u[d][r].dot_x(v, xsum);
+        }
+      }
+    }
+  }
+  device uchar* y = t.segment == 0 ? y0 : t.segment == 1 ? y1 : t.segment == 2 ? y2 : y3;
+#pragma unroll
+  for (int r = 0; r < ROWS; r++) {
+    const float value = simd_sum(acc[r]);
+    if (lane == 0 && t.row + r < t.rows) {
+      gemv_store(y, t, t.row + r, 0, value, step, p);
+    }
+  }
+}
+
 template [[host_name("gemv_norm_q4_r4_m1")]] [[kernel]]
 decltype(gemv_norm<4, 4, 1>) gemv_norm<4, 4, 1>;
 template [[host_name("gemv_q4_r4_m1")]] [[kernel]]
@@ -247,3 +441,15 @@ template [[host_name("gemv_any_r2_m1")]] [[kernel]]
 decltype(gemv<0, 2, 1>) gemv<0, 2, 1>;
 template [[host_name("gemv_norm_any_r2_m4")]] [[kernel]]
 decltype(gemv_norm<0, 2, 4>) gemv_norm<0, 2, 4>;
+template [[host_name("gemv_norm_deep_q4_r4_d2")]] [[kernel]]
+decltype(gemv_norm_deep<4, 4, 2>) gemv_norm_deep<4, 4, 2>;
+template [[host_name("gemv_norm_deep_q4_r2_d2")]] [[kernel]]
+decltype(gemv_norm_deep<4, 2, 2>) gemv_norm_deep<4, 2, 2>;
+template [[host_name("gemv_norm_deep_q8_r1_d4")]] [[kernel]]
+decltype(gemv_norm_deep<8, 1, 4>) gemv_norm_deep<8, 1, 4>;
+template [[host_name("gemv_deep_q4_r2_d4")]] [[kernel]]
+decltype(gemv_deep<4, 2, 4>) gemv_deep<4, 2, 4>;
+template [[host_name("gemv_deep_q4_r1_d4")]] [[kernel]]
+decltype(gemv_deep<4, 1, 4>) gemv_deep<4, 1, 4>;
+template [[host_name("gemv_deep_q8_r1_d4")]] [[kernel]]
+decltype(gemv_deep<8, 1, 4>) gemv_deep<8, 1, 4>;

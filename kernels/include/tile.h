@@ -189,7 +189,7 @@ TILE_MEMORY_BY_ELEMENT(threadgroup)
   }                                                                                                          \
   template <typename T>                                                                                      \
   METAL_FUNC void load_nk(thread tile<T>& t, const SPACE T* p, int pitch) {                                  \
-    TILE_LOAD(SPACE, T, t, p, pitch)                                                                         \
+    TILE_LOAD_RIGHT(SPACE, T, t, p, pitch)                                                                   \
   }                                                                                                          \
   template <typename T>                                                                                      \
   METAL_FUNC void load_kn(thread tile<T>& t, const SPACE T* p, int pitch) {                                  \
@@ -197,14 +197,20 @@ TILE_MEMORY_BY_ELEMENT(threadgroup)
   }
 #define TILE_LOAD(SPACE, T, t, p, pitch)                                                                     \
   _Pragma("unroll") for (int i = 0; i < 8; i++) { t.element[i] = p[row(i) * pitch + column(i)]; }
+#define TILE_LOAD_RIGHT(SPACE, T, t, p, pitch) TILE_LOAD(SPACE, T, t, p, pitch)
 #define TILE_LOAD_TRANSPOSED(SPACE, T, t, p, pitch)                                                          \
   _Pragma("unroll") for (int i = 0; i < 8; i++) { t.element[i] = p[column(i) * pitch + row(i)]; }
 #endif
 TILE_MEMORY(device)
 #if TILE_BACKEND == TILE_MMA
-// From shared memory, one instruction loads all four quarters; float tiles have no such instruction.
+// From shared memory, one instruction loads all four quarters; float tiles have no such instruction. A right operand's quarters are taken in the order in
+// which its two halves of n are multiplied, so that each lies in neighbouring registers.
 #undef TILE_LOAD
+#undef TILE_LOAD_RIGHT
 #undef TILE_LOAD_TRANSPOSED
+#define TILE_LOAD_RIGHT(SPACE, T, t, p, pitch)                                                               \
+  ::msl::load_matrices_right(                                                                                \
+      t.element, p + ((lane_index() & 7) + (lane_index() >> 4) * 8) * pitch + ((lane_index() >> 3) & 1) * 8);
 #define TILE_LOAD(SPACE, T, t, p, pitch)                                                                     \
   if constexpr (sizeof(T) == 2) {                                                                            \
     ::msl::load_matrices(t.element, p + (lane_index() & 15) * pitch + (lane_index() >> 4) * 8);              \
@@ -212,8 +218,8 @@ TILE_MEMORY(device)
     _Pragma("unroll") for (int i = 0; i < 8; i++) { t.element[i] = p[row(i) * pitch + column(i)]; }          \
   }
 #define TILE_LOAD_TRANSPOSED(SPACE, T, t, p, pitch)                                                          \
-  ::msl::load_matrices_transposed(                                                                           \
-      t.element, p + ((lane_index() & 7) + (lane_index() >> 4) * 8) * pitch + ((lane_index() >> 3) & 1) * 8);
+  ::msl::load_matrices_right_transposed(                                                                     \
+      t.element, p + ((lane_index() & 7) + ((lane_index() >> 3) & 1) * 8) * pitch + (lane_index() >> 4) * 8);
 #endif
 TILE_MEMORY(threadgroup)
 
@@ -263,6 +269,7 @@ METAL_FUNC void load_codes(thread tile<bfloat> (&t)[2], threadgroup const uint* 
 }
 #undef TILE_MEMORY
 #undef TILE_LOAD
+#undef TILE_LOAD_RIGHT
 #undef TILE_LOAD_TRANSPOSED
 
 template <typename T>

@@ -13,7 +13,7 @@ pub use shader_tool::TileBackend;
 use crate::device::{BufferId, Device, DeviceDescription, Event, Memory, RecordingId, Slice};
 use crate::error::GpuError;
 use crate::pass::{Access, Argument, Dispatch, Pass};
-use crate::policy::Family;
+use crate::policy::{self, Family};
 
 include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 
@@ -102,6 +102,9 @@ impl EmulatorDevice {
             },
         )?;
         let mut emulator = Emulator::new().with_order(options.shuffle.map_or(Order::Fixed, Order::Random));
+        if options.family == Family::Nvidia {
+            emulator = emulator.with_threadgroup_memory(policy::NVIDIA_THREADGROUP_BYTES);
+        }
         if let Some(threads) = options.threads {
             emulator = emulator.with_threads(threads);
         }
@@ -195,7 +198,10 @@ impl EmulatorDevice {
             bindings: &bindings,
             threadgroups: dispatch.threadgroups,
             threads_per_threadgroup: dispatch.threads,
-            threadgroup_memory: &[],
+            threadgroup_memory: match dispatch.threadgroup_bytes {
+                0 => &[],
+                bytes => &[(0, bytes)],
+            },
         };
         let failed = |e: ShaderError| GpuError::Device(format!("{}: {e}", dispatch.label));
         let report = self.emulator.dispatch(&launch).map_err(failed)?;

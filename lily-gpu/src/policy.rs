@@ -18,12 +18,14 @@ pub enum Family {
     Nvidia,
 }
 
+/// Threadgroup memory of an NVIDIA GPU of compute capability 9.0; 8.0 has 64 KiB less.
+pub const NVIDIA_THREADGROUP_BYTES: u32 = 232_448;
 /// Simdgroups of the threadgroups of the GEMV kernels: 256 threads.
 pub const GEMV_SIMDGROUPS: usize = 8;
 /// Tokens that one GEMV of a prefill chunk takes together.
 pub const GEMV_TOKENS: usize = 4;
 /// Rows of the input that a prefill attention threadgroup may read past the end of the queries.
-pub const ATTENTION_PREFILL_ROWS: usize = 64;
+pub const ATTENTION_PREFILL_ROWS: usize = 128;
 /// Slices of the vocabulary whose largest logits are found side by side.
 pub const SAMPLE_SLICES: usize = 64;
 /// From this context on, attention is split into blocks of a fixed number of keys.
@@ -39,6 +41,36 @@ pub fn gemv_rows(form: Form, rows: usize, tokens: usize) -> usize {
         _ if tokens > 1 || rows >= 4096 => 4,
         _ => 2,
     }
+}
+
+/// The GEMV kernel for `rows` rows of a matrix and a norm to fold in; and the rows that a simdgroup makes. The rows of a chunk need kernels whose sums
+/// are the same for any number of tokens; a token that is being decoded does not.
+pub fn gemv_norm_kernel(family: Family, form: Form, rows: usize, tokens: usize, decoding: bool) -> (String, usize) {
+    match form {
+        Form::Q4 if family == Family::Nvidia && decoding => ("gemv_norm_deep_q4_r2_d2".into(), 2),
+        Form::Q8 if family == Family::Nvidia && decoding => ("gemv_norm_deep_q8_r1_d4".into(), 1),
+        _ => {
+            let block = gemv_rows(form, rows, tokens);
+            (format!("gemv_norm_{}_r{block}_m{tokens}", form.name()), block)
+        }
+    }
+}
+
+/// The same for bfloat rows, which need no norm.
+pub fn gemv_kernel(family: Family, form: Form, rows: usize) -> (String, usize) {
+    match form {
+        Form::Q4 if family == Family::Nvidia => ("gemv_deep_q4_r2_d4".into(), 2),
+        Form::Q8 if family == Family::Nvidia => ("gemv_deep_q8_r1_d4".into(), 1),
+        _ => {
+            let block = gemv_rows(form, rows, 1);
+            (format!("gemv_{}_r{block}_m1", form.name()), block)
+        }
+    }
+}
+
+/// Rows of a simdgroup of expert_gate_up_deep and expert_down_deep, which have everything fused; `None` where the kernels with parts apart are used.
+pub fn deep_expert_rows(family: Family, form: Form, everything_fused: bool) -> Option<usize> {
+    (family == Family::Nvidia && form == Form::Q4 && everything_fused).then_some(1)
 }
 
 /// Rows that a simdgroup of expert_gate_up makes of each matrix.
@@ -97,13 +129,8 @@ pub fn dense_tile(family: Family, form: Form, m: usize, n: usize) -> Tile {
 pub fn grouped_rows(family: Family, form: Form, load: usize, switches: &Switches) -> usize {
     match form {
         Form::Q4 if !switches.wide_tiles => 16,
-        Form::Q4 if family == Family::Nvidia => {
-            if load >= 24 {
-                64
-            } else {
-                32
-            }
-        }
+        Form::Q4 if family == Family::Nvidia && load >= 24 => 64,
+        Form::Q4 if family == Family::Nvidia => 32,
         Form::Q4 if load >= 48 => 64,
         Form::Q4 if load <= 8 => 16,
         _ => 32,
@@ -163,16 +190,43 @@ pub fn context_bucket(context: usize) -> usize {
     context.next_power_of_two().max(256)
 }
 
+/// A kernel of a chunk's causal attention.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttentionPrefill {
+    /// Its name.
+    pub kernel: String,
+    /// Query rows of a threadgroup, at most [`ATTENTION_PREFILL_ROWS`].
+    pub rows: usize,
+    /// Threads of a threadgroup.
+    pub threads: usize,
+    /// Bytes of its threadgroup argument.
+    pub threadgroup_bytes: usize,
+}
+
 /// The kernel of the chunk's causal attention; `None` where the head size has none and single-row kernels are used.
-pub fn attention_prefill_kernel(config: &ModelConfig) -> Option<(String, usize)> {
-    let (dim, split) = match config.attention.head_dim {
+pub fn attention_prefill(family: Family, config: &ModelConfig) -> Option<AttentionPrefill> {
+    let head_dim = config.attention.head_dim;
+    if family == Family::Nvidia && head_dim == 256 {
+        let (rows, keys, pitch) = (128, 64, (256 + 8) * 2);
+        return Some(AttentionPrefill {
+            kernel: "attention_prefill_256_w8".into(),
+            rows,
+            threads: 256,
+            threadgroup_bytes: (rows + 4 * keys) * pitch,
+        });
+    }
+    let split = match head_dim {
         // two simdgroups share 16 rows, because the output of a head of 256 does not fit one's registers on M1 to M4
-        256 => (256, 2),
-        128 => (128, 1),
-        64 => (64, 1),
+        256 => 2,
+        64 | 128 => 1,
         _ => return None,
     };
-    Some((format!("attention_prefill_{dim}_s{split}"), 128 * split))
+    Some(AttentionPrefill {
+        kernel: format!("attention_prefill_{head_dim}_s{split}"),
+        rows: 64,
+        threads: 128 * split,
+        threadgroup_bytes: 0,
+    })
 }
 
 /// Sizes of Gated DeltaNet heads that have register-resident kernels.

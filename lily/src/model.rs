@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use lily_cpu::{CpuModel, CpuOptions, KvPrecision};
 use lily_engine::{Engine, EngineOptions, Vocabulary};
 use lily_gpu::emulator::{EmulatorDevice, EmulatorOptions};
-use lily_gpu::{GpuModel, GpuOptions, Switches, system};
+use lily_gpu::{GpuModel, GpuOptions, Switches, policy, system};
 use lily_model::{Checkpoint, ModelConfig, Source, Weights, hub};
 
 use crate::backend::AnyBackend;
@@ -143,6 +143,7 @@ impl DeviceArgs {
         let gpu = |device: Box<dyn lily_gpu::Device>| -> Result<AnyBackend, CliError> {
             let options = GpuOptions {
                 switches,
+                max_chunk: policy::max_chunk(device.family()),
                 ..GpuOptions::default()
             };
             let loading = Loading::new(weight_bytes(&weights) as u64);

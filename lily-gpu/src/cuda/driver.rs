@@ -446,6 +446,14 @@ impl Function {
         Ok(compiled)
     }
 
+    /// Lets launches have so many bytes of threadgroup argument; more than 48 KiB in all must be asked for.
+    pub fn allow_threadgroup_bytes(&self, bytes: u32) -> Result<(), GpuError> {
+        let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        // SAFETY: sets a number of a function that is loaded.
+        let code = unsafe { sys::cuFuncSetAttribute(self.function, attribute, bytes.cast_signed()) };
+        check(code, &format!("asking for {bytes} bytes of threadgroup memory"))
+    }
+
     fn attribute(&self, attribute: sys::CUfunction_attribute) -> Result<c_int, GpuError> {
         let mut value = 0;
         // SAFETY: writes a number.
@@ -513,6 +521,8 @@ pub struct Grid {
     pub threadgroups: [u32; 3],
     /// Threads of each.
     pub threads: [u32; 3],
+    /// Bytes of the threadgroup argument.
+    pub threadgroup_bytes: u32,
 }
 
 /// Launches a kernel on its own. The caller has checked that its parameters are those of the kernel.
@@ -529,7 +539,7 @@ pub fn launch(stream: &Stream, function: &Function, grid: Grid, parameters: &mut
             tx,
             ty,
             tz,
-            0,
+            grid.threadgroup_bytes,
             stream.0,
             pointers.as_mut_ptr(),
             ptr::null_mut(),
@@ -568,7 +578,7 @@ impl GraphBuilder {
             blockDimX: tx,
             blockDimY: ty,
             blockDimZ: tz,
-            sharedMemBytes: 0,
+            sharedMemBytes: grid.threadgroup_bytes,
             kernelParams: pointers.as_mut_ptr(),
             extra: ptr::null_mut(),
             kern: ptr::null_mut(),

@@ -23,6 +23,7 @@ use trace::Trace;
 use crate::device::{BufferId, Device, DeviceDescription, Event, Memory, RecordingId, Slice};
 use crate::error::GpuError;
 use crate::pass::Pass;
+use crate::policy::Family;
 
 /// Passes that may be submitted and not yet done.
 const MAX_IN_FLIGHT: usize = 4;
@@ -297,6 +298,10 @@ impl Device for CudaDevice {
             kind: "cuda",
             description: self.gpu.describe(),
         }
+    }
+
+    fn family(&self) -> Family {
+        Family::Nvidia
     }
 
     fn available(&self) -> usize {

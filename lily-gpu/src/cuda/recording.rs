@@ -70,11 +70,15 @@ impl Launch {
                 dispatch.threadgroups
             )));
         }
+        if dispatch.threadgroup_bytes > 0 {
+            pipeline.function.allow_threadgroup_bytes(dispatch.threadgroup_bytes)?;
+        }
         Ok(Launch {
             pipeline,
             grid: Grid {
                 threadgroups: dispatch.threadgroups,
                 threads: dispatch.threads,
+                threadgroup_bytes: dispatch.threadgroup_bytes,
             },
             parameters,
             label: dispatch.label.clone(),

@@ -18,6 +18,7 @@ pub fn decode_pass(
     sampler: Option<&SamplerSlices>,
 ) -> Pass {
     let mut g = Graph::new(model, state.step);
+    g.decoding = true;
     g.embed(1, true);
     for (index, (layer, &kept)) in model.weights.layers.iter().zip(&state.layers).enumerate() {
         let label = format!("layer {index}");

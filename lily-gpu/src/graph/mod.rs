@@ -72,6 +72,8 @@ struct Graph<'a> {
     switches: &'a Switches,
     mlp: MlpShape,
     step: Slice,
+    /// One token of a sequence rather than rows of a chunk, whose bits must not depend on how many they are.
+    decoding: bool,
     pass: Pass,
 }
 
@@ -86,6 +88,7 @@ impl<'a> Graph<'a> {
             pass: Pass::new(!model.switches.sparse_barriers),
             model,
             step,
+            decoding: false,
         }
     }
 

@@ -164,7 +164,9 @@ impl Graph<'_> {
         params: &ExpertParams,
     ) {
         let (s, switches) = (self.scratch, self.switches);
-        let rows = policy::gate_up_rows(form);
+        let fused = switches.fused_top_k && switches.fused_swiglu && !normed;
+        let deep = policy::deep_expert_rows(self.model.family, form, fused);
+        let rows = deep.unwrap_or(policy::gate_up_rows(form));
         let (first, slots) = (params.first_slot as usize, params.slots as usize);
         let with_shared = first + slots > params.top_k as usize;
         let widest = match (slots > usize::from(with_shared), with_shared) {
@@ -172,15 +174,15 @@ impl Graph<'_> {
             (true, false) => params.intermediate,
             _ => params.shared_intermediate,
         } as usize;
-        let mut dispatch = Dispatch::new(
-            format!("expert_gate_up_{}_r{rows}", form.name()),
-            format!("{label} gate and up"),
-        )
-        .constant(0, !switches.fused_top_k)
-        .constant(1, !switches.fused_swiglu)
-        .constant(3, normed)
-        .read(x)
-        .read(norm);
+        let label = format!("{label} gate and up");
+        let dispatch = match deep {
+            Some(_) => Dispatch::new(format!("expert_gate_up_deep_r{rows}"), label),
+            None => Dispatch::new(format!("expert_gate_up_{}_r{rows}", form.name()), label)
+                .constant(0, !switches.fused_top_k)
+                .constant(1, !switches.fused_swiglu)
+                .constant(3, normed),
+        };
+        let mut dispatch = dispatch.read(x).read(norm);
         let top_k = params.top_k as usize;
         dispatch = if top_k > 0 {
             dispatch.read(Self::rows(s.router_logits, 1, self.mlp.experts, 4))
@@ -213,11 +215,15 @@ impl Graph<'_> {
     fn expert_down(&mut self, label: &str, down: &GpuMatrix, shared: &GpuMatrix, form: Form, params: &ExpertParams) {
         let (s, hidden) = (self.scratch, self.config.hidden_size);
         let (top_k, separate) = (params.top_k as usize, !self.switches.fused_combine);
-        let rows = policy::down_rows(form);
+        let deep = policy::deep_expert_rows(self.model.family, form, !separate);
+        let rows = deep.unwrap_or(policy::down_rows(form));
         let slots = top_k + 1;
-        let mut dispatch = Dispatch::new(format!("expert_down_{}_r{rows}", form.name()), format!("{label} down"))
-            .constant(2, separate)
-            .read(Self::rows(s.activations, slots, params.slot_stride as usize, 2));
+        let dispatch = match deep {
+            Some(_) => Dispatch::new(format!("expert_down_deep_r{rows}"), format!("{label} down")),
+            None => Dispatch::new(format!("expert_down_{}_r{rows}", form.name()), format!("{label} down"))
+                .constant(2, separate),
+        };
+        let mut dispatch = dispatch.read(Self::rows(s.activations, slots, params.slot_stride as usize, 2));
         dispatch = match top_k {
             0 => dispatch.unused().unused().unused(),
             _ => dispatch

@@ -142,8 +142,8 @@ impl Graph<'_> {
             false,
         );
         self.attention_prepare(label, w, k, v, rows);
-        match policy::attention_prefill_kernel(self.config) {
-            Some((kernel, threads)) => {
+        match policy::attention_prefill(self.model.family, self.config) {
+            Some(route) => {
                 let group = a.heads / a.kv_heads;
                 let params = AttentionPrefillParams {
                     heads: a.heads as u32,
@@ -152,7 +152,7 @@ impl Graph<'_> {
                     scale: (a.head_dim as f32).sqrt().recip(),
                 };
                 self.pass.push(
-                    Dispatch::new(kernel, format!("{label} attention"))
+                    Dispatch::new(route.kernel, format!("{label} attention"))
                         .read(s.q)
                         .read(k)
                         .read(v)
@@ -160,8 +160,9 @@ impl Graph<'_> {
                         .write(Self::rows(s.mix, rows, queries, 2))
                         .read(self.step)
                         .params(&params)
-                        .grid((rows * group).div_ceil(policy::ATTENTION_PREFILL_ROWS), a.kv_heads, 1)
-                        .threads(threads),
+                        .grid((rows * group).div_ceil(route.rows), a.kv_heads, 1)
+                        .threads(route.threads)
+                        .threadgroup_memory(route.threadgroup_bytes),
                 );
             }
             None => {

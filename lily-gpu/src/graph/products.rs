@@ -106,10 +106,10 @@ impl Graph<'_> {
         for (form, group) in self.groups(outputs, policy::gemv_form) {
             let tokens = if m == 1 { 1 } else { policy::GEMV_TOKENS };
             let widest = group.iter().map(|o| o.matrix.rows).max().unwrap_or(0);
-            let rows = policy::gemv_rows(form, widest, tokens);
+            let (kernel, rows) = policy::gemv_norm_kernel(self.model.family, form, widest, tokens, self.decoding);
             let params = self.gemv_params(&group, rows, m);
             let blocks = params.block_end[group.len() - 1] as usize;
-            let dispatch = Dispatch::new(format!("gemv_norm_{}_r{rows}_m{tokens}", form.name()), label)
+            let dispatch = Dispatch::new(kernel, label)
                 .constant(0, false)
                 .constant(1, normed)
                 .read(x)
@@ -128,12 +128,10 @@ impl Graph<'_> {
     pub(super) fn gemv(&mut self, label: &str, x: Slice, outputs: &[Output], add: bool) {
         for (form, group) in self.groups(outputs, policy::gemv_form) {
             let widest = group.iter().map(|o| o.matrix.rows).max().unwrap_or(0);
-            let rows = policy::gemv_rows(form, widest, 1);
+            let (kernel, rows) = policy::gemv_kernel(self.model.family, form, widest);
             let params = self.gemv_params(&group, rows, 1);
             let blocks = params.block_end[group.len() - 1] as usize;
-            let dispatch = Dispatch::new(format!("gemv_{}_r{rows}_m1", form.name()), label)
-                .constant(0, add)
-                .read(x);
+            let dispatch = Dispatch::new(kernel, label).constant(0, add).read(x);
             self.pass.push(
                 Self::bind_weights(dispatch, &group, add)
                     .read(self.step)

@@ -154,7 +154,7 @@ impl Scratch {
         let (queries, kv) = (a.heads * a.head_dim, a.kv_heads * a.head_dim);
         // a split has at least 256 keys, but for the shortest contexts; single-row attention of a whole chunk uses one split
         let splits = (policy::context_bucket(context) / policy::FIXED_BLOCK_KEYS).max(32);
-        let split_rows = splits.max(if policy::attention_prefill_kernel(config).is_none() {
+        let split_rows = splits.max(if policy::attention_prefill(policy::Family::Apple, config).is_none() {
             rows
         } else {
             1

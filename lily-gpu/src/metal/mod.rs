@@ -282,6 +282,9 @@ impl MetalDevice {
         if dispatch.arguments.len() > SLOTS {
             return Err(invalid("more arguments than there are slots"));
         }
+        if dispatch.threadgroup_bytes != 0 {
+            return Err(invalid("no kernel that is chosen here has a threadgroup argument"));
+        }
         let mut arguments = Vec::with_capacity(dispatch.arguments.len());
         for argument in &dispatch.arguments {
             arguments.push(match argument {

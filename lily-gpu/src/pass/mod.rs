@@ -44,6 +44,8 @@ pub struct Dispatch {
     pub threadgroups: [u32; 3],
     /// Threads of a threadgroup.
     pub threads: [u32; 3],
+    /// Bytes of the kernel's `[[threadgroup(0)]]` argument; 0 where it has none.
+    pub threadgroup_bytes: u32,
     /// What it computes, for people: `layer 3 attention`.
     pub label: String,
 }
@@ -57,6 +59,7 @@ impl Dispatch {
             arguments: Vec::new(),
             threadgroups: [1; 3],
             threads: [32, 1, 1],
+            threadgroup_bytes: 0,
             label: label.into(),
         }
     }
@@ -106,6 +109,12 @@ impl Dispatch {
     /// Sets the threads of a threadgroup.
     pub fn threads(mut self, threads: usize) -> Dispatch {
         self.threads = [threads as u32, 1, 1];
+        self
+    }
+
+    /// Sets the bytes of the kernel's `[[threadgroup(0)]]` argument.
+    pub fn threadgroup_memory(mut self, bytes: usize) -> Dispatch {
+        self.threadgroup_bytes = bytes as u32;
         self
     }
 

@@ -17,6 +17,8 @@ struct Case {
     simdgroups: usize,
     norm: bool,
     add: bool,
+    /// Units on their way at a time, for the kernels that fetch ahead.
+    depth: Option<usize>,
 }
 
 fn run(case: &Case, checked: bool) {
@@ -41,7 +43,10 @@ fn run(case: &Case, checked: bool) {
 
     let form = gemv_form(&placed[0]);
     let name = if norm { "gemv_norm" } else { "gemv" };
-    let kernel = format!("{name}_{form}_r{}_m{}", case.rows_per_block, case.tokens);
+    let kernel = match case.depth {
+        Some(depth) => format!("{name}_deep_{form}_r{}_d{depth}", case.rows_per_block),
+        None => format!("{name}_{form}_r{}_m{}", case.rows_per_block, case.tokens),
+    };
     let mut params = GemvParams {
         k: k as u32,
         m: m as u32,
@@ -148,6 +153,7 @@ fn sweep(encoding: Encoding, rows_per_block: &[usize], ks: &[usize]) {
                             simdgroups: 8,
                             norm,
                             add,
+                            depth: None,
                         },
                         false,
                     );
@@ -165,6 +171,36 @@ fn q4() {
 #[test]
 fn q8() {
     sweep(Q8, &[2, 4], &[64, 512, 4160]);
+}
+
+/// The kernels that fetch ahead, over edges of their units (32 and 16 columns), depths and row blocks.
+#[test]
+fn deep() {
+    let case = |rows: &[usize], k, encoding, (rows_per_block, depth), norm, add| Case {
+        rows: rows.to_vec(),
+        k,
+        m: 1,
+        encoding,
+        rows_per_block,
+        tokens: 1,
+        simdgroups: 8,
+        norm,
+        add,
+        depth: Some(depth),
+    };
+    for k in [64, 192, 2048, 2112, 4160] {
+        for (encoding, kernel) in [(Q4, (2, 2)), (Q4, (4, 2)), (Q8, (1, 4))] {
+            let r = kernel.0;
+            run(&case(&[8 * r + 1, 1, r, 3], k, encoding, kernel, true, false), false);
+        }
+        for (encoding, kernel) in [(Q4, (1, 4)), (Q4, (2, 4)), (Q8, (1, 4))] {
+            let r = kernel.0;
+            run(&case(&[8 * r + 1, 1, r, 3], k, encoding, kernel, false, false), false);
+            run(&case(&[8 * r - 1], k, encoding, kernel, false, true), false);
+        }
+    }
+    run(&case(&[9, 2], 192, Q4, (2, 2), true, false), true);
+    run(&case(&[3], 192, Q8, (1, 4), false, true), true);
 }
 
 #[test]
@@ -191,6 +227,7 @@ fn several_tokens() {
                     simdgroups: 8,
                     norm: true,
                     add: false,
+                    depth: None,
                 },
                 false,
             );
@@ -214,6 +251,7 @@ fn checked() {
                     simdgroups: 8,
                     norm,
                     add,
+                    depth: None,
                 },
                 true,
             );
@@ -230,6 +268,7 @@ fn checked() {
             simdgroups: 8,
             norm: true,
             add: false,
+            depth: None,
         },
         true,
     );

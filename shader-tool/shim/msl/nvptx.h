@@ -165,7 +165,7 @@ MSL_ALWAYS_INLINE void copies_wait() {
 }
 
 // Four 8x8 matrices of 16-bit elements from shared memory; every lane names one row.
-#define MSL_LDMATRIX(NAME, VARIANT)                                                                                      \
+#define MSL_LDMATRIX(NAME, VARIANT, SECOND, THIRD)                                                                                      \
   template <class T>                                                                                                     \
   MSL_ALWAYS_INLINE void NAME(T* elements, const threadgroup T* row) {                                                   \
     static_assert(sizeof(T) == 2, "16-bit elements");                                                                    \
@@ -174,15 +174,14 @@ MSL_ALWAYS_INLINE void copies_wait() {
                  : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])                                        \
                  : "r"((uint)(ulong)row)                                                                                 \
                  : "memory");                                                                                            \
-    typedef T Two __attribute__((ext_vector_type(2)));                                                                   \
-    for (int i = 0; i < 4; i++) {                                                                                        \
-      const Two two = __builtin_bit_cast(Two, words[i]);                                                                 \
-      elements[2 * i] = two.x;                                                                                           \
-      elements[2 * i + 1] = two.y;                                                                                       \
-    }                                                                                                                    \
+    unpair(elements, words[0]);                                                                                          \
+    unpair(elements + SECOND, words[1]);                                                                                 \
+    unpair(elements + THIRD, words[2]);                                                                                  \
+    unpair(elements + 6, words[3]);                                                                                      \
   }
-MSL_LDMATRIX(load_matrices, "")
-MSL_LDMATRIX(load_matrices_transposed, ".trans")
+MSL_LDMATRIX(load_matrices, "", 2, 4)
+MSL_LDMATRIX(load_matrices_right, "", 4, 2)
+MSL_LDMATRIX(load_matrices_right_transposed, ".trans", 4, 2)
 #undef MSL_LDMATRIX
 
 // simdgroup_matrix by shuffles: correct for every type, slow; kernels use the tile vocabulary.
@@ -202,8 +201,8 @@ MSL_ALWAYS_INLINE float2 multiply_8x8(A a, B b, float2 c, int row, int column) {
 
 // ---- arithmetic ------------------------------------------------------------------------
 // The unqualified functions are as fast and as rough as Metal's fast ones; precise ones are made of correctly rounded steps.
-MSL_ALWAYS_INLINE float fast_exp2(float x) { return __nvvm_ex2_approx_f(x); }
-MSL_ALWAYS_INLINE float fast_exp(float x) { return __nvvm_ex2_approx_f(x * 1.44269504f); }
+MSL_ALWAYS_INLINE float fast_exp2(float x) { return __nvvm_ex2_approx_ftz_f(x); }
+MSL_ALWAYS_INLINE float fast_exp(float x) { return __nvvm_ex2_approx_ftz_f(x * 1.44269504f); }
 MSL_ALWAYS_INLINE float fast_log2(float x) { return __nvvm_lg2_approx_f(x); }
 MSL_ALWAYS_INLINE float fast_log(float x) { return __nvvm_lg2_approx_f(x) * 0.69314718f; }
 MSL_ALWAYS_INLINE float fast_sqrt(float x) { return __nvvm_sqrt_approx_f(x); }
@@ -252,11 +251,15 @@ MSL_ALWAYS_INLINE T function_constant() {
   }
 }
 
-// Where a kernel begins. Later GPUs may start it while the kernels that it depends on still run: it lets its own dependents
-// do the same, and waits for the end of those before it touches memory.
-MSL_ALWAYS_INLINE void kernel_begins() {
+// Where a kernel begins. Later GPUs may start it while the kernels that it depends on still run, and it lets its own dependents do the same.
+MSL_ALWAYS_INLINE void kernel_starts() {
 #if MSL_SM >= 90
   asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+// Waits for the end of the kernels that it depends on.
+MSL_ALWAYS_INLINE void kernel_waits() {
+#if MSL_SM >= 90
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }

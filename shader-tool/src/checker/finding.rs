@@ -21,7 +21,7 @@ pub enum FindingKind {
     DivergentBarrier,
     /// A dispatch touches what another dispatch writes, with no barrier between them.
     Hazard,
-    /// More than 32 KiB of threadgroup memory.
+    /// More threadgroup memory than there is.
     ThreadgroupMemory,
 }
 

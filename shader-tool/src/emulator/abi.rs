@@ -20,8 +20,12 @@ pub(crate) const VARIABLES_BYTES: usize = 40960;
 /// Gap before each threadgroup argument.
 pub(crate) const ARGUMENT_GAP: usize = 64;
 pub(crate) const ARGUMENTS: usize = 4;
+/// Threadgroup memory that Metal has.
+pub(crate) const METAL_BYTES: u32 = 32768;
+/// The most that any GPU has: 227 KiB, compute capability 9.0.
+pub(crate) const MOST_BYTES: u32 = 232_448;
 /// A worker's threadgroup memory: variables, then arguments.
-pub(crate) const MEMORY_BYTES: usize = VARIABLES_BYTES + 32768 + (ARGUMENTS + 1) * (ARGUMENT_GAP + 16);
+pub(crate) const MEMORY_BYTES: usize = VARIABLES_BYTES + MOST_BYTES as usize + (ARGUMENTS + 1) * (ARGUMENT_GAP + 16);
 
 /// `enum Problem`.
 pub(crate) mod problem {

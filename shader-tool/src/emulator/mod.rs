@@ -141,6 +141,7 @@ pub struct Emulator {
     own: Option<WorkerMemory>,
     helpers: Vec<Helper>,
     threads: usize,
+    threadgroup_bytes: u32,
     checker: Checker,
     dispatches: u64,
 }
@@ -168,6 +169,7 @@ impl Emulator {
             own: None,
             helpers: Vec::new(),
             threads: std::thread::available_parallelism().map_or(1, usize::from),
+            threadgroup_bytes: abi::METAL_BYTES,
             checker: Checker::default(),
             dispatches: 0,
         }
@@ -187,6 +189,13 @@ impl Emulator {
         self
     }
 
+    /// With so much threadgroup memory for the arguments of a dispatch, up to 227 KiB, instead of Metal's 32 KiB.
+    #[must_use]
+    pub fn with_threadgroup_memory(mut self, bytes: u32) -> Self {
+        self.threadgroup_bytes = bytes.min(abi::MOST_BYTES);
+        self
+    }
+
     /// Everything dispatched so far is finished and visible to what follows.
     pub fn barrier(&mut self) {
         self.checker.barrier();
@@ -197,7 +206,7 @@ impl Emulator {
     /// # Errors
     /// [`ShaderError::Dispatch`] for what Metal would refuse; [`ShaderError::Diverged`] in plain mode.
     pub fn dispatch(&mut self, dispatch: &Dispatch<'_>) -> Result<Report, ShaderError> {
-        let bound = Bound::new(dispatch)?;
+        let bound = Bound::new(dispatch, self.threadgroup_bytes)?;
         let threadgroups = dispatch.threadgroups.iter().try_fold(1_u32, |n, &d| n.checked_mul(d));
         let threadgroups = threadgroups
             .filter(|&n| n < 1 << 31)
@@ -280,8 +289,11 @@ impl Emulator {
             let finding = Finding::divergence(dispatch.pipeline, bad.problem, site);
             return Err(ShaderError::Diverged(Box::new(finding)));
         }
-        if threadgroup_memory > 32768 {
-            let text = format!("{threadgroup_memory} bytes of threadgroup memory, but there are 32768");
+        if threadgroup_memory > self.threadgroup_bytes {
+            let text = format!(
+                "{threadgroup_memory} bytes of threadgroup memory, but there are {}",
+                self.threadgroup_bytes
+            );
             if !checked {
                 return Err(bound.error(&text));
             }
@@ -352,7 +364,7 @@ pub(crate) struct BoundBuffer<'a> {
 }
 
 impl<'a> Bound<'a> {
-    fn new(dispatch: &Dispatch<'a>) -> Result<Self, ShaderError> {
+    fn new(dispatch: &Dispatch<'a>, threadgroup_bytes: u32) -> Result<Self, ShaderError> {
         let info = &*dispatch.pipeline.info;
         let mut bound = Self {
             kernel: &info.name,
@@ -384,7 +396,7 @@ impl<'a> Bound<'a> {
             )));
         }
         bound.bind(dispatch)?;
-        bound.lay_out_arguments(dispatch)?;
+        bound.lay_out_arguments(dispatch, threadgroup_bytes)?;
         Ok(bound)
     }
 
@@ -491,7 +503,7 @@ impl<'a> Bound<'a> {
         Ok(())
     }
 
-    fn lay_out_arguments(&mut self, dispatch: &Dispatch<'_>) -> Result<(), ShaderError> {
+    fn lay_out_arguments(&mut self, dispatch: &Dispatch<'_>, most: u32) -> Result<(), ShaderError> {
         let declared = &dispatch.pipeline.info.threadgroup_arguments;
         let gap = if dispatch.pipeline.object.mode == Mode::Checked {
             abi::ARGUMENT_GAP as u32
@@ -507,7 +519,7 @@ impl<'a> Bound<'a> {
             let Some(&(_, bytes)) = given else {
                 return Err(self.error(&format!("threadgroup argument {index} ({name}) has no size")));
             };
-            if bytes > 32768 || index as usize >= abi::ARGUMENTS {
+            if bytes > most || index as usize >= abi::ARGUMENTS {
                 return Err(self.error(&format!("threadgroup argument {index} ({name}) of {bytes} bytes")));
             }
             self.arguments_end += gap;
@@ -515,9 +527,9 @@ impl<'a> Bound<'a> {
             self.arguments_end += bytes.next_multiple_of(16);
             self.arguments_size += bytes.next_multiple_of(16);
         }
-        if self.arguments_size > 32768 {
+        if self.arguments_size > most {
             return Err(self.error(&format!(
-                "{} bytes of threadgroup arguments; there are 32768",
+                "{} bytes of threadgroup arguments; there are {most}",
                 self.arguments_size
             )));
         }

@@ -343,7 +343,14 @@ fn entry(unit: &Unit, function: &Function, kernel: &KernelInfo, target: Target) 
     let (name, called) = (&kernel.name, &function.name);
     let (attribute, prefix, begin) = match target {
         Target::Host => ("", "msl_kernel_", ""),
-        Target::Nvptx => ("__attribute__((nvptx_kernel)) ", "", "::msl::kernel_begins(); "),
+        Target::Nvptx if unit.reachable(&function.name).contains("wait_for_earlier_kernels") => {
+            ("__attribute__((nvptx_kernel)) ", "", "::msl::kernel_starts(); ")
+        }
+        Target::Nvptx => (
+            "__attribute__((nvptx_kernel)) ",
+            "",
+            "::msl::kernel_starts(); ::msl::kernel_waits(); ",
+        ),
     };
     format!(
         "namespace msl_entry_{name} {{ {template}static MSL_ALWAYS_INLINE void run({inner}) {{ {called}{own}({}); }} }}\n\
