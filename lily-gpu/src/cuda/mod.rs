@@ -278,6 +278,11 @@ impl CudaDevice {
         Ok(())
     }
 
+    fn wait_for_all(&mut self) -> Result<(), GpuError> {
+        let waited = self.stream.wait();
+        self.note(waited)
+    }
+
     fn run(&mut self, id: RecordingId) -> Result<(), GpuError> {
         let recording = self.recordings.get_mut(&id).ok_or_else(|| missing("recording", id.0))?;
         match (recording, &mut self.trace) {
@@ -371,16 +376,39 @@ impl Device for CudaDevice {
 
     fn write(&mut self, to: Slice, bytes: &[u8]) -> Result<(), GpuError> {
         self.enter()?;
-        let address = self.address(&Slice { len: bytes.len(), ..to })?;
-        let written = self.staging.upload(&self.stream, address, bytes);
-        self.note(written)
+        let to = Slice { len: bytes.len(), ..to };
+        let address = self.address(&to)?;
+        if matches!(self.buffer(&to)?, Allocated::Pinned(_)) {
+            self.wait_for_all()?;
+        }
+        match self.buffers.get_mut(&to.buffer) {
+            Some(Allocated::Pinned(pinned)) => {
+                pinned.bytes()[to.offset..to.offset + to.len].copy_from_slice(bytes);
+                Ok(())
+            }
+            _ => {
+                let written = self.staging.upload(&self.stream, address, bytes);
+                self.note(written)
+            }
+        }
     }
 
     fn read(&mut self, from: Slice, into: &mut [u8]) -> Result<(), GpuError> {
         self.enter()?;
         let address = self.address(&from)?;
-        let read = self.staging.download(&self.stream, into, address);
-        self.note(read)
+        if matches!(self.buffer(&from)?, Allocated::Pinned(_)) {
+            self.wait_for_all()?;
+        }
+        match self.buffer(&from)? {
+            Allocated::Pinned(pinned) => {
+                pinned.read(from.offset, into);
+                Ok(())
+            }
+            Allocated::Device { .. } => {
+                let read = self.staging.download(&self.stream, into, address);
+                self.note(read)
+            }
+        }
     }
 
     fn read_after(&mut self, event: Event, from: Slice, into: &mut [u8]) -> Result<(), GpuError> {
