@@ -311,7 +311,12 @@ impl<D: Device> GpuModel<D> {
 
     /// The recording that decodes at the sequence's position.
     fn decode_recording(&mut self, sequence: &mut Sequence) -> Result<RecordingId, GpuError> {
-        let route = policy::attention_route(&self.config, sequence.position + 1, &self.options.switches);
+        let route = policy::attention_route(
+            self.device.family(),
+            &self.config,
+            sequence.position + 1,
+            &self.options.switches,
+        );
         if let Some((recorded, recording)) = sequence.decode {
             if recorded == route {
                 return Ok(recording);
@@ -326,7 +331,12 @@ impl<D: Device> GpuModel<D> {
 
     /// The pass that decodes at the sequence's position.
     pub fn decode_pass(&self, sequence: &Sequence) -> Pass {
-        let route = policy::attention_route(&self.config, sequence.position + 1, &self.options.switches);
+        let route = policy::attention_route(
+            self.device.family(),
+            &self.config,
+            sequence.position + 1,
+            &self.options.switches,
+        );
         decode_pass(self.graph(), &sequence.state.slices(), route, None)
     }
 

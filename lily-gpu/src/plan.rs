@@ -100,7 +100,7 @@ pub fn decode_plan(config: &ModelConfig, context: usize, switches: &Switches) ->
         layers: layers.collect(),
         step: imagined.slice(16),
     };
-    let route = policy::attention_route(config, context, switches);
+    let route = policy::attention_route(policy::Family::Apple, config, context, switches);
     let sampler = SamplerSlices {
         params: imagined.slice(size_of::<SampleParams>()),
         log: imagined.slice(4),

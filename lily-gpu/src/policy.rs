@@ -157,10 +157,30 @@ pub struct AttentionRoute {
     pub splits: usize,
     /// Keys of a split; 0 divides the context by the splits.
     pub split_keys: usize,
+    /// All heads of a KV head in one tile, keys and values copied ahead (attention_decode_streamed).
+    pub streamed: bool,
+}
+
+/// What attention_decode_256_s2 is launched with.
+pub const STREAMED_ATTENTION: StreamedAttention = StreamedAttention {
+    splits: 2,
+    threads: 64,
+    threadgroup_bytes: (16 + 3 * 2 * 64) * (256 + 8) * 2,
+};
+
+/// A threadgroup of the streamed attention of single rows.
+#[derive(Clone, Copy, Debug)]
+pub struct StreamedAttention {
+    /// Splits that it makes: one a simdgroup.
+    pub splits: usize,
+    /// Threads.
+    pub threads: usize,
+    /// Bytes of its threadgroup argument.
+    pub threadgroup_bytes: usize,
 }
 
 /// The route of single query rows over up to `context` keys. The context is rounded up inside, so that a pass serves many steps.
-pub fn attention_route(config: &ModelConfig, context: usize, switches: &Switches) -> AttentionRoute {
+pub fn attention_route(family: Family, config: &ModelConfig, context: usize, switches: &Switches) -> AttentionRoute {
     let attention = &config.attention;
     let group = attention.heads / attention.kv_heads;
     let packed_heads = match attention.head_dim {
@@ -168,12 +188,24 @@ pub fn attention_route(config: &ModelConfig, context: usize, switches: &Switches
         64 | 128 | 256 => Some(1),
         _ => None,
     };
+    // each of the original's three optimizations can still be turned off, so their kernels run where one is
+    let optimized = switches.gqa_packing && switches.coalesced_kv && switches.fixed_block_attention;
+    if family == Family::Nvidia && attention.head_dim == 256 && group <= 16 && optimized {
+        // 64 threadgroups to each of two KV heads fill 132 multiprocessors; a block of 32 keys is the least that a split has
+        return AttentionRoute {
+            packed_heads,
+            splits: (context_bucket(context) / 32).clamp(STREAMED_ATTENTION.splits, 128),
+            split_keys: 0,
+            streamed: true,
+        };
+    }
     if switches.fixed_block_attention && context >= FIXED_BLOCK_CONTEXT {
         let splits = context_bucket(context) / FIXED_BLOCK_KEYS;
         return AttentionRoute {
             packed_heads,
             splits,
             split_keys: FIXED_BLOCK_KEYS,
+            streamed: false,
         };
     }
     // 256 keys keep eight simdgroups of 32 lanes busy; more splits than 32 cost more in the reduction than they give
@@ -182,6 +214,7 @@ pub fn attention_route(config: &ModelConfig, context: usize, switches: &Switches
         packed_heads,
         splits,
         split_keys: 0,
+        streamed: false,
     }
 }
 
@@ -360,7 +393,7 @@ mod tests {
     fn every_context_lies_inside_its_splits() {
         let switches = Switches::default();
         for context in [1, 255, 256, 257, 8192, 32_767, 32_768, 32_769, 65_536, 131_073, 262_144] {
-            let route = attention_route(&qwen(), context, &switches);
+            let route = attention_route(Family::Apple, &qwen(), context, &switches);
             assert_eq!(route.packed_heads, Some(4));
             assert_eq!(route.split_keys > 0, context >= FIXED_BLOCK_CONTEXT, "{context}");
             if route.split_keys > 0 {
@@ -368,7 +401,7 @@ mod tests {
             }
         }
         let without = switches.without("fixed-block-attention").unwrap();
-        assert_eq!(attention_route(&qwen(), 100_000, &without).split_keys, 0);
+        assert_eq!(attention_route(Family::Apple, &qwen(), 100_000, &without).split_keys, 0);
     }
 
     #[test]

@@ -225,7 +225,12 @@ impl<D: Device> GpuModel<D> {
     fn advance(&mut self, sequence: &mut Sequence, run: &mut Run) -> Result<(), GpuError> {
         let capacity = sequence.state.capacity;
         self.make_room(sequence, &[0])?;
-        let route = policy::attention_route(self.config(), sequence.position + 1, &self.options.switches);
+        let route = policy::attention_route(
+            self.device.family(),
+            self.config(),
+            sequence.position + 1,
+            &self.options.switches,
+        );
         let recording = match run.recording {
             Some((recorded, recording)) if recorded == route && capacity == sequence.state.capacity => recording,
             old => {

@@ -127,6 +127,13 @@ impl Graph<'_> {
         let partial = Self::rows(s.partial, rows * route.splits, queries, 4);
         let extent = Self::rows(s.extent, rows * route.splits, a.heads * 2, 4);
         let dispatch = match route.packed_heads {
+            _ if route.streamed => Dispatch::new(
+                format!("attention_decode_{}_s{}", a.head_dim, policy::STREAMED_ATTENTION.splits),
+                format!("{label} attention"),
+            )
+            .grid(a.kv_heads, route.splits / policy::STREAMED_ATTENTION.splits, rows)
+            .threads(policy::STREAMED_ATTENTION.threads)
+            .threadgroup_memory(policy::STREAMED_ATTENTION.threadgroup_bytes),
             Some(packed) => Dispatch::new(
                 format!("attention_decode_{}_h{packed}", a.head_dim),
                 format!("{label} attention"),
@@ -148,15 +155,21 @@ impl Graph<'_> {
                 .write(extent)
                 .params(&params),
         );
+        let reduce = match route.streamed {
+            true => Dispatch::new("attention_reduce_many", format!("{label} splits"))
+                .grid(a.heads, a.head_dim / 64, rows)
+                .threads(256),
+            false => Dispatch::new("attention_reduce", format!("{label} splits"))
+                .grid(a.heads, rows, 1)
+                .threads(a.head_dim),
+        };
         self.pass.push(
-            Dispatch::new("attention_reduce", format!("{label} splits"))
+            reduce
                 .read(partial)
                 .read(extent)
                 .read(Self::rows(s.q_gate, rows, 2 * queries, 2))
                 .write(Self::rows(s.mix, rows, queries, 2))
-                .params(&params)
-                .grid(a.heads, rows, 1)
-                .threads(a.head_dim),
+                .params(&params),
         );
     }
 

@@ -170,6 +170,7 @@ impl Graph<'_> {
                     packed_heads: None,
                     splits: 1,
                     split_keys: 0,
+                    streamed: false,
                 };
                 self.attention_rows(label, (k, v), rows, route);
             }

@@ -153,7 +153,7 @@ impl Scratch {
         let (keys, values) = (d.key_heads * d.key_dim, d.value_heads * d.value_dim);
         let (queries, kv) = (a.heads * a.head_dim, a.kv_heads * a.head_dim);
         // a split has at least 256 keys, but for the shortest contexts; single-row attention of a whole chunk uses one split
-        let splits = (policy::context_bucket(context) / policy::FIXED_BLOCK_KEYS).max(32);
+        let splits = (policy::context_bucket(context) / policy::FIXED_BLOCK_KEYS).max(128);
         let split_rows = splits.max(if policy::attention_prefill(policy::Family::Apple, config).is_none() {
             rows
         } else {

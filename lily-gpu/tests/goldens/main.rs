@@ -43,9 +43,9 @@ fn prefill_for_every_split_of_the_prompt() {
     assert_eq!(prefilled(&mut model, &golden.inputs, 1), whole, "token by token");
 }
 
-/// The kernels and tiles of the other family of GPUs.
+/// The kernels and tiles of the other family of GPUs, in prefill and decode.
 #[test]
-fn prefill_with_the_choices_for_nvidia() {
+fn the_choices_for_nvidia() {
     let options = EmulatorOptions {
         family: Family::Nvidia,
         ..EmulatorOptions::default()
