@@ -462,7 +462,14 @@ impl Library {
             "-nogpulib",
             "-S",
         ]));
-        arguments.extend(strings(&["-O3", "-ffp-contract=fast", "-fno-math-errno"]));
+        // Everything is inlined: a function that is called would look for parameters that are passed by value in the wrong place.
+        arguments.extend(strings(&[
+            "-O3",
+            "-ffp-contract=fast",
+            "-fno-math-errno",
+            "-mllvm",
+            "-inline-threshold=1000000",
+        ]));
         arguments.push(format!("-DMSL_SM={sm}"));
         arguments
     }

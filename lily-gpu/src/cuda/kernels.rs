@@ -188,6 +188,8 @@ mod tests {
                     assert!(text.contains(&format!(".target {}", arch.name())));
                     assert_eq!(text.matches(".entry ").count(), 1, "{}", kernel.name);
                     assert!(!text.contains("lily_constant") && !text.contains("lily_given"));
+                    // a called function would take parameters that are passed by value from the wrong place
+                    assert!(!text.contains("call"), "{} calls a function", kernel.name);
                 }
             }
         }
