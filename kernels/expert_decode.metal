@@ -468,22 +468,14 @@ template <int ROWS>
   }
 }
 
-template [[host_name("expert_gate_up_q4_r1")]] [[kernel]]
-decltype(expert_gate_up<4, 1>) expert_gate_up<4, 1>;
 template [[host_name("expert_gate_up_q4_r2")]] [[kernel]]
 decltype(expert_gate_up<4, 2>) expert_gate_up<4, 2>;
 template [[host_name("expert_down_q4_r2")]] [[kernel]]
 decltype(expert_down<4, 2>) expert_down<4, 2>;
-template [[host_name("expert_down_q4_r4")]] [[kernel]]
-decltype(expert_down<4, 4>) expert_down<4, 4>;
-template [[host_name("expert_gate_up_q8_r1")]] [[kernel]]
-decltype(expert_gate_up<8, 1>) expert_gate_up<8, 1>;
 template [[host_name("expert_gate_up_q8_r2")]] [[kernel]]
 decltype(expert_gate_up<8, 2>) expert_gate_up<8, 2>;
 template [[host_name("expert_down_q8_r2")]] [[kernel]]
 decltype(expert_down<8, 2>) expert_down<8, 2>;
-template [[host_name("expert_down_q8_r4")]] [[kernel]]
-decltype(expert_down<8, 4>) expert_down<8, 4>;
 template [[host_name("expert_gate_up_any_r1")]] [[kernel]]
 decltype(expert_gate_up<0, 1>) expert_gate_up<0, 1>;
 template [[host_name("expert_down_any_r1")]] [[kernel]]

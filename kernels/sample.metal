@@ -16,7 +16,10 @@ constant constexpr uint kListed = 0x80000000u;
 constant constexpr uint kExempt = 0x40000000u;
 constant constexpr uint kCount = 0x3fffffffu;
 
-// Penalties and bias. One thread a token.
+// Of the bits: arithmetic may take numbers for finite.
+METAL_FUNC bool is_finite(float l) { return (as_type<uint>(l) & 0x7f800000u) != 0x7f800000u; }
+
+// Penalties and bias, which leave what is not finite for the next kernel to find, and make nothing so. One thread a token.
 [[kernel, max_total_threads_per_threadgroup(256)]] void sample_adjust(
     device const float* logits [[buffer(0)]],  // [vocab]
     device const uint* history [[buffer(1)]],  // [vocab]
@@ -37,16 +40,14 @@ constant constexpr uint kCount = 0x3fffffffu;
       l -= params->presence + params->frequency * float(entry & kCount);
     }
   }
-  if (kBias) {
-    l = min(l + bias[id], FLT_MAX);
+  if (kBias && is_finite(l)) {
+    l = clamp(l + bias[id], -FLT_MAX, FLT_MAX);
   }
   adjusted[id] = l;
 }
 
 // The key of a logit, +0 and -0 being equal.
 METAL_FUNC uint logit_key(float l) { return order_key(l == 0.0f ? 0.0f : l); }
-
-METAL_FUNC bool is_finite(float l) { return (as_type<uint>(l) & 0x7f800000u) != 0x7f800000u; }
 
 // What the log gets where a logit was not finite.
 constant constexpr uint kFailedToken = 0xffffffffu;

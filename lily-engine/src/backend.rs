@@ -3,6 +3,7 @@
 mod cpu;
 mod gpu;
 
+use lily_model::SamplerStart;
 use thiserror::Error;
 
 /// Why a backend could not do what it was asked.
@@ -19,6 +20,12 @@ pub enum BackendError {
     /// The device failed; the sequences it held are lost.
     #[error("the device failed: {0}")]
     Device(String),
+    /// The model's logits are not numbers.
+    #[error("the model's logits are not finite at position {position}")]
+    NotFinite {
+        /// Tokens before the one that could not be told.
+        position: usize,
+    },
 }
 
 /// What runs the model, for people and for `/status`.
@@ -56,7 +63,7 @@ pub struct DecodeStep<'a, S> {
 /// What a sequence computes depends on its own tokens only: not on how its prompt was cut into chunks, not on which other sequences share a
 /// decode step, not on whether it was restored from a snapshot.
 ///
-/// Errors of [`Backend::prefill`] and [`Backend::decode`] leave the sequences that took part unusable, and no others.
+/// Errors of [`Backend::prefill`], [`Backend::decode`] and the hand-off leave the sequences that took part unusable, and no others.
 pub trait Backend: Send + 'static {
     /// State of one conversation.
     type Sequence: Send;
@@ -98,6 +105,33 @@ pub trait Backend: Send + 'static {
 
     /// Logits `[vocab_size]` after the last token of `sequence`; empty where the last chunk asked for none.
     fn logits<'a>(&'a self, sequence: &'a Self::Sequence) -> &'a [f32];
+
+    /// Whether the device can choose tokens by itself: see [`Backend::start_hand_off`].
+    fn hands_over_tokens(&self) -> bool {
+        false
+    }
+
+    /// Lets the device choose the tokens that follow `token`, which is the next one of `sequence`, by the definition of [`crate::sampling`], and
+    /// hand each to the next pass without the host. Until [`Backend::end_hand_off`], the sequence is only for [`Backend::next_token`] and
+    /// [`Backend::snapshot`].
+    fn start_hand_off(
+        &mut self,
+        _sequence: &mut Self::Sequence,
+        _token: u32,
+        _start: &SamplerStart<'_>,
+    ) -> Result<(), BackendError> {
+        Err(BackendError::Device("it cannot choose tokens".into()))
+    }
+
+    /// The next token. With `ahead` the token must stand: a pass that takes it in is then already running.
+    fn next_token(&mut self, _sequence: &mut Self::Sequence, _ahead: bool) -> Result<u32, BackendError> {
+        Err(BackendError::Device("it cannot choose tokens".into()))
+    }
+
+    /// The host chooses the tokens of `sequence` again, from its logits. [`Backend::position`] then says whether it holds the last token already.
+    fn end_hand_off(&mut self, _sequence: &mut Self::Sequence) -> Result<(), BackendError> {
+        Ok(())
+    }
 
     /// A frozen copy of the whole state.
     fn snapshot(&mut self, sequence: &Self::Sequence) -> Result<Self::Snapshot, BackendError>;

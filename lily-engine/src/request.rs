@@ -1,126 +1,12 @@
 //! What a caller asks of the engine.
 
+use std::collections::HashSet;
 use std::fmt;
+
+pub use lily_model::Sampling;
 
 use crate::engine::EngineInfo;
 use crate::error::EngineError;
-
-/// How the next token is chosen from the logits.
-///
-/// The order is: penalties, logit bias, mask, temperature, `top_k`, `top_p`, `min_p`; then the inverse of the cumulative distribution over what
-/// remains, in order of falling probability (ties: the lower id first), at `u(seed, step)`; see [`crate::sampling`].
-#[derive(Clone, Debug, PartialEq)]
-pub struct Sampling {
-    /// Divisor of the logits, at least 0; 0 is greedy: the largest logit, the lowest id among equals.
-    pub temperature: f32,
-    /// Most likely tokens that stay; 0 for all.
-    pub top_k: usize,
-    /// Least number of most likely tokens whose probabilities sum to this stay; above 0, at most 1; 1 for all.
-    pub top_p: f32,
-    /// Tokens at least this likely relative to the most likely one stay; 0 to 1; 0 for all.
-    pub min_p: f32,
-    /// Divides positive and multiplies negative logits of tokens in the prompt or the reply; above 0; 1 for none.
-    pub repetition_penalty: f32,
-    /// Subtracted from the logits of tokens in the reply; -2 to 2 in OpenAI's API, any finite number here; 0 for none.
-    pub presence_penalty: f32,
-    /// Subtracted from the logits of tokens for each time that the reply has them; 0 for none.
-    pub frequency_penalty: f32,
-    /// Added to the logits of these tokens; an infinite bias bans or forces.
-    pub logit_bias: Vec<(u32, f32)>,
-    /// Seed of the random numbers; a fresh one where `None`. The same seed, prompt and backend give the same tokens.
-    pub seed: Option<u64>,
-}
-
-impl Sampling {
-    /// The most likely token, always.
-    pub fn greedy() -> Self {
-        Sampling {
-            temperature: 0.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            repetition_penalty: 1.0,
-            presence_penalty: 0.0,
-            frequency_penalty: 0.0,
-            logit_bias: Vec::new(),
-            seed: None,
-        }
-    }
-
-    /// The checkpoint's own defaults.
-    pub fn from_config(config: &lily_model::GenerationConfig) -> Self {
-        Sampling {
-            temperature: if config.do_sample { config.temperature } else { 0.0 },
-            top_k: config.top_k,
-            top_p: config.top_p,
-            min_p: config.min_p,
-            repetition_penalty: config.repetition_penalty,
-            presence_penalty: config.presence_penalty,
-            frequency_penalty: config.frequency_penalty,
-            ..Sampling::greedy()
-        }
-    }
-
-    /// Whether every field is in its range; token ids below `vocabulary` are valid.
-    pub(crate) fn validate(&self, vocabulary: usize) -> Result<(), EngineError> {
-        let range = |field, ok: bool, expected: &str, found: f32| {
-            if ok {
-                Ok(())
-            } else {
-                Err(EngineError::invalid(field, expected, found))
-            }
-        };
-        let temperature = self.temperature;
-        range(
-            "temperature",
-            temperature >= 0.0 && temperature.is_finite(),
-            "a number from 0",
-            temperature,
-        )?;
-        range(
-            "top_p",
-            self.top_p > 0.0 && self.top_p <= 1.0,
-            "a number above 0, at most 1",
-            self.top_p,
-        )?;
-        range(
-            "min_p",
-            (0.0..=1.0).contains(&self.min_p),
-            "a number from 0 to 1",
-            self.min_p,
-        )?;
-        let repetition = self.repetition_penalty;
-        range(
-            "repetition_penalty",
-            repetition > 0.0 && repetition.is_finite(),
-            "a number above 0",
-            repetition,
-        )?;
-        range(
-            "presence_penalty",
-            self.presence_penalty.is_finite(),
-            "a finite number",
-            self.presence_penalty,
-        )?;
-        range(
-            "frequency_penalty",
-            self.frequency_penalty.is_finite(),
-            "a finite number",
-            self.frequency_penalty,
-        )?;
-        for &(id, bias) in &self.logit_bias {
-            if id as usize >= vocabulary {
-                return Err(EngineError::invalid(
-                    "logit_bias",
-                    format!("token ids below {vocabulary}"),
-                    id,
-                ));
-            }
-            range("logit_bias", !bias.is_nan(), "numbers", bias)?;
-        }
-        Ok(())
-    }
-}
 
 /// Says which tokens may come next: a grammar, a schema, a set of choices.
 ///
@@ -244,7 +130,7 @@ impl GenerateRequest {
                 return Err(EngineError::invalid(field, expected, wanted.unwrap_or(0)));
             }
         }
-        self.sampling.validate(info.vocabulary)?;
+        check_sampling(&self.sampling, info.vocabulary)?;
         let reply = usize::from(self.max_tokens != Some(0));
         if self.prompt.len() + reply > info.context_limit {
             return Err(EngineError::ContextOverflow {
@@ -265,4 +151,72 @@ impl fmt::Debug for GenerateRequest {
             .field("format", &self.format)
             .finish_non_exhaustive()
     }
+}
+
+/// Whether every field is in its range; token ids below `vocabulary` are valid.
+fn check_sampling(sampling: &Sampling, vocabulary: usize) -> Result<(), EngineError> {
+    let range = |field, ok: bool, expected: &str, found: f32| {
+        if ok {
+            Ok(())
+        } else {
+            Err(EngineError::invalid(field, expected, found))
+        }
+    };
+    let temperature = sampling.temperature;
+    range(
+        "temperature",
+        temperature >= 0.0 && temperature.is_finite(),
+        "a number from 0",
+        temperature,
+    )?;
+    range(
+        "top_p",
+        sampling.top_p > 0.0 && sampling.top_p <= 1.0,
+        "a number above 0, at most 1",
+        sampling.top_p,
+    )?;
+    range(
+        "min_p",
+        (0.0..=1.0).contains(&sampling.min_p),
+        "a number from 0 to 1",
+        sampling.min_p,
+    )?;
+    let repetition = sampling.repetition_penalty;
+    range(
+        "repetition_penalty",
+        repetition > 0.0 && repetition.is_finite(),
+        "a number above 0",
+        repetition,
+    )?;
+    range(
+        "presence_penalty",
+        sampling.presence_penalty.is_finite(),
+        "a finite number",
+        sampling.presence_penalty,
+    )?;
+    range(
+        "frequency_penalty",
+        sampling.frequency_penalty.is_finite(),
+        "a finite number",
+        sampling.frequency_penalty,
+    )?;
+    let mut biased = HashSet::new();
+    for &(id, bias) in &sampling.logit_bias {
+        if !biased.insert(id) {
+            return Err(EngineError::invalid(
+                "logit_bias",
+                "each token once",
+                format!("token {id} twice"),
+            ));
+        }
+        if id as usize >= vocabulary {
+            return Err(EngineError::invalid(
+                "logit_bias",
+                format!("token ids below {vocabulary}"),
+                id,
+            ));
+        }
+        range("logit_bias", !bias.is_nan(), "numbers", bias)?;
+    }
+    Ok(())
 }

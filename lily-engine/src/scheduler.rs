@@ -3,6 +3,8 @@
 //! A round gives every sequence that decodes one token, in one batched step, and one sequence that still reads its prompt one chunk. Prompts
 //! take turns, so a short one does not wait for a long one to end.
 
+mod hand_off;
+
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -208,13 +210,14 @@ impl<B: Backend> Scheduler<B> {
                 at += 1;
                 continue;
             }
-            let Slot { sequence, mut run } = self.slots.remove(at);
+            let mut slot = self.slots.remove(at);
             if at < self.last_prefill {
                 self.last_prefill -= 1;
             }
-            if !run.broken {
-                self.keep(&sequence, &run);
+            if !slot.run.broken && self.cache.is_enabled() {
+                self.keep(&mut slot);
             }
+            let mut run = slot.run;
             let total = match (run.cancelled, run.failed) {
                 (true, _) => &mut self.totals.cancelled,
                 (_, true) => &mut self.totals.failed,
@@ -282,18 +285,20 @@ impl<B: Backend> Scheduler<B> {
         moved
     }
 
-    /// A decode step for every sequence that is ready for one, in batches of what the backend takes, and a token of each.
+    /// A token of every sequence that is ready for one: the device's own choice, or a decode step, in batches of what the backend takes.
     fn decode(&mut self) -> bool {
         self.reserve_for_decode();
         let ready = |run: &mut Run| run.phase == Phase::Decode && !run.starved && run.outlet.flush();
         let mut members = Vec::with_capacity(self.slots.len());
+        let mut moved = false;
         for slot in &mut self.slots {
-            if ready(&mut slot.run) {
+            if !ready(&mut slot.run) {
+                continue;
+            }
+            moved = true;
+            if !hand_off::take_token(&mut self.backend, &self.vocabulary, &mut self.totals, slot) {
                 members.push(slot);
             }
-        }
-        if members.is_empty() {
-            return false;
         }
         for members in members.chunks_mut(self.backend.max_batch().max(1)) {
             let mut batch = Vec::with_capacity(members.len());
@@ -317,7 +322,7 @@ impl<B: Backend> Scheduler<B> {
             }
         }
         self.sample();
-        true
+        moved
     }
 
     /// Reserves memory for the next token of every sequence that decodes; marks those that have to wait for it.
@@ -407,7 +412,13 @@ impl<B: Backend> Scheduler<B> {
     }
 
     /// Keeps the state in which a sequence ended.
-    fn keep(&mut self, sequence: &B::Sequence, run: &Run) {
+    fn keep(&mut self, Slot { sequence, run }: &mut Slot<B::Sequence>) {
+        if run.hand_off.take().is_some()
+            && let Err(error) = self.backend.end_hand_off(sequence)
+        {
+            tracing::warn!(%error, "the state of a sequence that has ended could not be kept");
+            return;
+        }
         let position = self.backend.position(sequence);
         if position > run.usage.cached_tokens {
             snapshot(

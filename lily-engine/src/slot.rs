@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
+use lily_model::SamplerStart;
+
 use crate::backend::BackendError;
 use crate::error::EngineError;
 use crate::generation::{Event, FinishReason, Token, TokenLogprobs, Usage};
@@ -60,6 +62,8 @@ pub(crate) struct Run {
     pub(crate) prompt_logprobs: Vec<TokenLogprobs>,
     text: ReplyText,
     sampler: SamplerState,
+    /// Where the device chooses its tokens: whether with penalties.
+    pub(crate) hand_off: Option<bool>,
     /// Tokens that come next whatever the logits say.
     forced: VecDeque<u32>,
     started: Instant,
@@ -130,6 +134,7 @@ impl Run {
             prompt_logprobs: Vec::new(),
             text,
             sampler,
+            hand_off: None,
             forced: VecDeque::new(),
             started,
             first_token: None,
@@ -171,8 +176,52 @@ impl Run {
                     .map(|top| shared.sampler.logprobs(logits, choice.id, top));
                 self.append(choice, logprobs, shared.vocabulary);
             }
-            Err(error) => self.fail(error),
+            Err(error) => {
+                self.broken = matches!(error, EngineError::NotFinite { .. });
+                self.fail(error);
+            }
         }
+    }
+
+    /// Whether the device may choose the next token: nothing that only the host can do has a say in it, and more than one is to come.
+    pub(crate) fn device_may_choose(&self, vocabulary: &Vocabulary) -> bool {
+        let host_only = self.request.mask.is_some() || self.request.logprobs.is_some() || !self.forced.is_empty();
+        // A bias on every token could ban them all, which the host can tell.
+        let open = self.sampler.sampling().logit_bias.len() < vocabulary.len();
+        !host_only && open && self.next_may_follow()
+    }
+
+    /// Whether a token follows the next one, unless that ends the reply by itself.
+    pub(crate) fn next_may_follow(&self) -> bool {
+        self.tokens.len() + 1 < self.limit
+    }
+
+    /// Calls `begin` with the last token and what the device has to know to choose those that follow it.
+    pub(crate) fn start_hand_off<T>(
+        &mut self,
+        vocabulary: &Vocabulary,
+        begin: impl FnOnce(u32, &SamplerStart<'_>) -> T,
+    ) -> T {
+        let penalise = self.penalises();
+        let history = match penalise {
+            true => self.sampler.history(|id| vocabulary.is_control(id)),
+            false => Vec::new(),
+        };
+        self.hand_off = Some(penalise);
+        // A prompt has at least one token.
+        let token = self.tokens.last().copied().unwrap_or_default();
+        begin(token, &self.sampler.start(vocabulary.len(), &history))
+    }
+
+    /// Takes a token that the device chose; whether the device may choose the next one as it did this one.
+    pub(crate) fn take_handed(&mut self, id: u32, vocabulary: &Vocabulary) -> bool {
+        self.append(Choice { id, masked: false }, None, vocabulary);
+        self.phase == Phase::Decode && self.forced.is_empty() && self.hand_off == Some(self.penalises())
+    }
+
+    /// Whether penalties change the next token's logits. A tool call repeats names and syntax by its nature.
+    fn penalises(&self) -> bool {
+        self.sampler.penalises() && self.text.part() != Part::ToolCall
     }
 
     fn choose(
@@ -206,8 +255,7 @@ impl Run {
                 grammar.restrict(mask).map_err(EngineError::Mask)?;
             }
         }
-        // A tool call repeats names and syntax by its nature.
-        let penalise = self.text.part() != Part::ToolCall;
+        let penalise = self.penalises();
         let mask = restricted.then_some(&mask[..]);
         let id = sampler
             .sample(logits, &self.sampler, penalise, mask)
@@ -310,7 +358,10 @@ impl Run {
     /// Ends the generation because the backend failed in the middle of a step.
     pub(crate) fn break_off(&mut self, error: BackendError) {
         self.broken = true;
-        self.fail(error.into());
+        self.fail(match error {
+            BackendError::NotFinite { position } => EngineError::NotFinite { position },
+            error => error.into(),
+        });
     }
 
     /// Ends the generation with an error.

@@ -82,6 +82,11 @@ pub trait Device: Send + 'static {
         Family::Apple
     }
 
+    /// What the user should know: a fallback that was taken.
+    fn notices(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Bytes that can still be allocated.
     fn available(&self) -> usize;
 
@@ -162,6 +167,10 @@ impl Device for Box<dyn Device> {
 
     fn family(&self) -> Family {
         (**self).family()
+    }
+
+    fn notices(&self) -> Vec<String> {
+        (**self).notices()
     }
 
     fn available(&self) -> usize {

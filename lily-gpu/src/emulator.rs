@@ -69,6 +69,7 @@ pub struct EmulatorDevice {
     findings: Vec<Finding>,
     undeclared: Vec<String>,
     skipped_barrier: Option<usize>,
+    superfluous_barriers: Vec<usize>,
 }
 
 /// A kernel's name and its function constants.
@@ -124,6 +125,7 @@ impl EmulatorDevice {
             findings: Vec::new(),
             undeclared: Vec::new(),
             skipped_barrier: None,
+            superfluous_barriers: Vec::new(),
         })
     }
 
@@ -146,6 +148,11 @@ impl EmulatorDevice {
     /// Leaves out the barrier after stage `stage` of every pass, to show that the checker notices.
     pub fn skip_barrier(&mut self, stage: Option<usize>) {
         self.skipped_barrier = stage;
+    }
+
+    /// Checked mode: the stages of the last pass whose following barrier kept nothing apart, so that the checker would not miss it.
+    pub fn superfluous_barriers(&self) -> &[usize] {
+        &self.superfluous_barriers
     }
 
     /// Fills every byte of a buffer: tests fill scratch with NaN.
@@ -318,6 +325,7 @@ impl Device for EmulatorDevice {
         let missing = || GpuError::Device(format!("recording {} does not exist", recording.0));
         let Recording { stages } = self.recordings.remove(&recording).ok_or_else(missing)?;
         let mut result = Ok(());
+        self.superfluous_barriers.clear();
         'stages: for (index, stage) in stages.iter().enumerate() {
             for (dispatch, pipeline) in stage {
                 result = self.run(dispatch, pipeline);
@@ -325,8 +333,12 @@ impl Device for EmulatorDevice {
                     break 'stages;
                 }
             }
-            if self.skipped_barrier != Some(index) {
-                self.emulator.barrier();
+            if self.skipped_barrier == Some(index) {
+                continue;
+            }
+            let needed_the_last = self.emulator.barrier();
+            if self.checked && index > 0 && !needed_the_last {
+                self.superfluous_barriers.push(index - 1);
             }
         }
         self.emulator.barrier();

@@ -31,6 +31,12 @@ pub enum GpuError {
     /// The device or its compiler failed; sequences that were in use are lost.
     #[error("{0}")]
     Device(String),
+    /// The model's logits are not numbers.
+    #[error("the logits at position {position} are not finite")]
+    NotFinite {
+        /// Tokens before the one that could not be told.
+        position: usize,
+    },
     /// No switch has this name.
     #[error("no switch named {name:?}; the switches are {known}")]
     UnknownSwitch {

@@ -10,6 +10,7 @@ use crate::graph::Model;
 use crate::graph::decode::decode_pass;
 use crate::graph::prefill::{Chunk, Step, logits_pass, prefill_steps};
 use crate::graph::scratch::{LOGIT_ROWS, Scratch};
+use crate::hand_off::{HandOff, hand_off_bytes};
 use crate::memory::MemoryPlan;
 use crate::pass::Pass;
 use crate::policy::{self, AttentionRoute};
@@ -58,6 +59,7 @@ pub struct Sequence {
     pub(crate) state: State,
     pub(crate) position: usize,
     pub(crate) logits: Vec<f32>,
+    pub(crate) hand_off: Option<Box<HandOff>>,
     decode: Option<(AttentionRoute, RecordingId)>,
 }
 
@@ -71,10 +73,20 @@ impl Sequence {
     pub fn logits(&self) -> &[f32] {
         &self.logits
     }
+
+    /// Leaves what a hand-off held for the model to give back.
+    pub(crate) fn leave(&self, hand_off: HandOff) {
+        let (buffers, recording) = hand_off.into_parts();
+        self.state.leave(buffers);
+        self.state.discard(recording);
+    }
 }
 
 impl Drop for Sequence {
     fn drop(&mut self) {
+        if let Some(hand_off) = self.hand_off.take() {
+            self.leave(*hand_off);
+        }
         self.state.discard(self.decode.take().map(|(_, recording)| recording));
     }
 }
@@ -181,6 +193,11 @@ impl<D: Device> GpuModel<D> {
         &self.config
     }
 
+    /// Optimizations in use.
+    pub fn switches(&self) -> &Switches {
+        &self.options.switches
+    }
+
     /// Tokens of the largest prefill chunk.
     pub fn max_chunk(&self) -> usize {
         self.options.max_chunk
@@ -193,7 +210,8 @@ impl<D: Device> GpuModel<D> {
 
     /// Bytes of state that a sequence of `tokens` tokens takes.
     pub fn sequence_bytes(&self, tokens: usize) -> usize {
-        fixed_bytes(&self.config) + capacity_for(tokens, self.context_limit()) * kv_bytes(&self.config)
+        let kv = capacity_for(tokens, self.context_limit()) * kv_bytes(&self.config);
+        fixed_bytes(&self.config) + hand_off_bytes(self.config.vocab_size) + kv
     }
 
     /// A sequence at position 0.
@@ -208,6 +226,7 @@ impl<D: Device> GpuModel<D> {
             state,
             position: 0,
             logits: Vec::new(),
+            hand_off: None,
             decode: None,
         })
     }
@@ -298,25 +317,21 @@ impl<D: Device> GpuModel<D> {
         let recording = self.decode_recording(sequence)?;
         self.device.submit(recording)?;
         sequence.position += 1;
-        sequence.logits = self.first_logits()?;
+        sequence.logits = self.read_floats(self.scratch.logits.part(0, self.config.vocab_size * 4))?;
         Ok(())
     }
 
-    /// The first row of logits of the last pass.
-    pub(crate) fn first_logits(&mut self) -> Result<Vec<f32>, GpuError> {
-        let mut bytes = vec![0; self.config.vocab_size * 4];
-        self.device.read(self.scratch.logits.part(0, bytes.len()), &mut bytes)?;
-        Ok(floats(&bytes).collect())
+    /// What `from` holds once all submitted work is done.
+    pub(crate) fn read_floats(&mut self, from: Slice) -> Result<Vec<f32>, GpuError> {
+        let mut bytes = vec![0; from.len];
+        self.device.read(from, &mut bytes)?;
+        let words = bytes.as_chunks::<4>().0;
+        Ok(words.iter().map(|&word| f32::from_le_bytes(word)).collect())
     }
 
     /// The recording that decodes at the sequence's position.
     fn decode_recording(&mut self, sequence: &mut Sequence) -> Result<RecordingId, GpuError> {
-        let route = policy::attention_route(
-            self.device.family(),
-            &self.config,
-            sequence.position + 1,
-            &self.options.switches,
-        );
+        let route = self.attention_route(sequence.position);
         if let Some((recorded, recording)) = sequence.decode {
             if recorded == route {
                 return Ok(recording);
@@ -329,14 +344,15 @@ impl<D: Device> GpuModel<D> {
         Ok(recording)
     }
 
+    /// How a token at `position` attends.
+    pub(crate) fn attention_route(&self, position: usize) -> AttentionRoute {
+        let (family, switches) = (self.device.family(), &self.options.switches);
+        policy::attention_route(family, &self.config, position + 1, switches)
+    }
+
     /// The pass that decodes at the sequence's position.
     pub fn decode_pass(&self, sequence: &Sequence) -> Pass {
-        let route = policy::attention_route(
-            self.device.family(),
-            &self.config,
-            sequence.position + 1,
-            &self.options.switches,
-        );
+        let route = self.attention_route(sequence.position);
         decode_pass(self.graph(), &sequence.state.slices(), route, None)
     }
 
@@ -366,6 +382,7 @@ impl<D: Device> GpuModel<D> {
             state,
             position: snapshot.position,
             logits: snapshot.logits.clone(),
+            hand_off: None,
             decode: None,
         })
     }
@@ -390,6 +407,9 @@ impl<D: Device> GpuModel<D> {
     /// Checks tokens that are to be appended, and makes room for them.
     pub(crate) fn make_room(&mut self, sequence: &mut Sequence, tokens: &[u32]) -> Result<(), GpuError> {
         empty(&self.bin, &mut self.device);
+        if sequence.hand_off.is_some() {
+            return Err(GpuError::Invalid("the device chooses this sequence's tokens".into()));
+        }
         let vocab = self.config.vocab_size;
         if let Some(token) = tokens.iter().find(|&&token| token as usize >= vocab) {
             return Err(GpuError::Invalid(format!(
@@ -424,16 +444,8 @@ impl<D: Device> GpuModel<D> {
     fn row_logits(&mut self, step: Slice, first: usize, rows: usize) -> Result<Vec<f32>, GpuError> {
         let pass = logits_pass(self.graph(), step, first, rows);
         self.run(&pass)?;
-        let mut bytes = vec![0; rows * self.config.vocab_size * 4];
-        self.device.read(self.scratch.logits.part(0, bytes.len()), &mut bytes)?;
-        Ok(floats(&bytes).collect())
+        self.read_floats(self.scratch.logits.part(0, rows * self.config.vocab_size * 4))
     }
-}
-
-fn floats(bytes: &[u8]) -> impl Iterator<Item = f32> + '_ {
-    bytes
-        .chunks_exact(4)
-        .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
 }
 
 /// Room that a sequence of `tokens` tokens has.

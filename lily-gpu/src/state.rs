@@ -221,6 +221,15 @@ impl State {
             .recordings
             .extend(recordings);
     }
+
+    /// Leaves buffers for the model to release.
+    pub fn leave(&self, buffers: impl IntoIterator<Item = BufferId>) {
+        self.bin
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .buffers
+            .extend(buffers);
+    }
 }
 
 impl Drop for State {
@@ -230,11 +239,7 @@ impl Drop for State {
             .filter(|slice| slice.len > 0)
             .map(|slice| slice.buffer)
             .collect();
-        self.bin
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .buffers
-            .extend(buffers);
+        self.leave(buffers);
     }
 }
 

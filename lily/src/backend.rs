@@ -3,6 +3,7 @@
 use lily_cpu::CpuModel;
 use lily_engine::{Backend, BackendError, DecodeStep, DeviceInfo, PrefillLogits};
 use lily_gpu::{Device, GpuModel};
+use lily_model::SamplerStart;
 
 /// A model on one of the devices.
 pub enum AnyBackend {
@@ -28,12 +29,19 @@ pub enum AnySnapshot {
     Gpu(lily_gpu::Snapshot),
 }
 
-/// Evaluates `$body` with `$model` bound to whichever backend there is.
+/// Evaluates `$body` with `$model` bound to whichever backend there is, and `$sequence` to what it keeps of a sequence.
 macro_rules! each {
     ($backend:expr, $model:ident => $body:expr) => {
         match $backend {
             AnyBackend::Cpu($model) => $body,
             AnyBackend::Gpu($model) => $body,
+        }
+    };
+    ($backend:expr, $any:expr, ($model:ident, $sequence:ident) => $body:expr) => {
+        match ($backend, $any) {
+            (AnyBackend::Cpu($model), AnySequence::Cpu($sequence)) => $body,
+            (AnyBackend::Gpu($model), AnySequence::Gpu($sequence)) => $body,
+            _ => Err(foreign()),
         }
     };
 }
@@ -112,10 +120,7 @@ impl Backend for AnyBackend {
         tokens: &[u32],
         logits: PrefillLogits<'_>,
     ) -> Result<(), BackendError> {
-        match self {
-            AnyBackend::Cpu(model) => Backend::prefill(model.as_mut(), sequence.cpu()?, tokens, logits),
-            AnyBackend::Gpu(model) => Backend::prefill(model.as_mut(), sequence.gpu()?, tokens, logits),
-        }
+        each!(self, sequence, (model, sequence) => Backend::prefill(model.as_mut(), sequence, tokens, logits))
     }
 
     fn decode(&mut self, batch: &mut [DecodeStep<'_, AnySequence>]) -> Result<(), BackendError> {
@@ -148,6 +153,27 @@ impl Backend for AnyBackend {
             AnySequence::Cpu(sequence) => sequence.logits(),
             AnySequence::Gpu(sequence) => sequence.logits(),
         }
+    }
+
+    fn hands_over_tokens(&self) -> bool {
+        each!(self, model => Backend::hands_over_tokens(model.as_ref()))
+    }
+
+    fn start_hand_off(
+        &mut self,
+        sequence: &mut AnySequence,
+        token: u32,
+        start: &SamplerStart<'_>,
+    ) -> Result<(), BackendError> {
+        each!(self, sequence, (model, sequence) => Backend::start_hand_off(model.as_mut(), sequence, token, start))
+    }
+
+    fn next_token(&mut self, sequence: &mut AnySequence, ahead: bool) -> Result<u32, BackendError> {
+        each!(self, sequence, (model, sequence) => Backend::next_token(model.as_mut(), sequence, ahead))
+    }
+
+    fn end_hand_off(&mut self, sequence: &mut AnySequence) -> Result<(), BackendError> {
+        each!(self, sequence, (model, sequence) => Backend::end_hand_off(model.as_mut(), sequence))
     }
 
     fn snapshot(&mut self, sequence: &AnySequence) -> Result<AnySnapshot, BackendError> {

@@ -4,8 +4,8 @@ use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use lily_engine::{Backend, BackendError, DecodeStep, PrefillLogits};
-use lily_model::Weights;
+use lily_engine::{Backend, BackendError, DecodeStep, PrefillLogits, Sampling};
+use lily_model::{SamplerStart, Weights};
 use serde::Serialize;
 
 use crate::error::CliError;
@@ -189,7 +189,7 @@ struct Asked {
 }
 
 /// Token `index` of the prompt.
-fn prompt_token(index: usize, vocab_size: usize) -> u32 {
+pub fn prompt_token(index: usize, vocab_size: usize) -> u32 {
     let spread = (index as u64).wrapping_mul(2_654_435_761) & 0xffff_ffff;
     (spread % vocab_size.max(1) as u64) as u32
 }
@@ -227,14 +227,18 @@ fn measure(backend: &mut impl Backend, asked: &Asked, read_per_token: u64) -> Re
     })
 }
 
-struct Round {
-    prefill: Duration,
-    decode: Duration,
-    tokens: Vec<u32>,
+/// One round of a measurement.
+pub struct Round {
+    /// Time of the prompt, the choice of the first token included.
+    pub prefill: Duration,
+    /// Time of the decode steps.
+    pub decode: Duration,
+    /// The tokens chosen.
+    pub tokens: Vec<u32>,
 }
 
-/// One prefill and `steps` decode steps.
-fn round<B: Backend>(backend: &mut B, prompt: &[u32], steps: usize) -> Result<Round, BackendError> {
+/// One prefill and `steps` decode steps, whose tokens the device chooses where it can, as it does for the engine.
+pub fn round<B: Backend>(backend: &mut B, prompt: &[u32], steps: usize) -> Result<Round, BackendError> {
     let mut sequence = backend.new_sequence()?;
     let mut tokens = Vec::with_capacity(steps + 1);
     let chunk = backend.max_chunk();
@@ -252,13 +256,28 @@ fn round<B: Backend>(backend: &mut B, prompt: &[u32], steps: usize) -> Result<Ro
     let prefill = started.elapsed();
     tokens.push(token);
     let started = Instant::now();
-    for _ in 0..steps {
-        backend.decode(&mut [DecodeStep {
-            sequence: &mut sequence,
-            token,
-        }])?;
-        token = most_likely(backend.logits(&sequence));
-        tokens.push(token);
+    if steps > 0 && backend.hands_over_tokens() {
+        let greedy = Sampling::greedy();
+        let start = SamplerStart {
+            sampling: &greedy,
+            seed: 0,
+            step: 1,
+            valid_ids: backend.vocab_size(),
+            history: &[],
+        };
+        backend.start_hand_off(&mut sequence, token, &start)?;
+        for step in 1..=steps {
+            tokens.push(backend.next_token(&mut sequence, step < steps)?);
+        }
+    } else {
+        for _ in 0..steps {
+            backend.decode(&mut [DecodeStep {
+                sequence: &mut sequence,
+                token,
+            }])?;
+            token = most_likely(backend.logits(&sequence));
+            tokens.push(token);
+        }
     }
     Ok(Round {
         prefill,
@@ -268,7 +287,7 @@ fn round<B: Backend>(backend: &mut B, prompt: &[u32], steps: usize) -> Result<Ro
 }
 
 /// The largest logit's id, the lowest among equals.
-fn most_likely(logits: &[f32]) -> u32 {
+pub fn most_likely(logits: &[f32]) -> u32 {
     let best = logits.iter().enumerate().fold(
         (0, f32::NEG_INFINITY),
         |best, (id, &logit)| {
@@ -279,7 +298,7 @@ fn most_likely(logits: &[f32]) -> u32 {
 }
 
 /// The middle value, or the mean of the two middle ones.
-fn median(values: &[f64]) -> f64 {
+pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let middle = sorted.len() / 2;

@@ -48,6 +48,9 @@ pub enum CliError {
     /// A measurement that must be the same each time was not.
     #[error("{0}")]
     NotReproducible(String),
+    /// `lily doctor` found something.
+    #[error("the test of {0} failed: please report what is printed above")]
+    Unwell(&'static str),
     /// Ctrl-C.
     #[error("interrupted")]
     Interrupted,

@@ -5,6 +5,7 @@ mod backend;
 mod bench;
 mod chat;
 mod demo;
+mod doctor;
 mod error;
 mod eval;
 mod generate;
@@ -48,6 +49,7 @@ enum Command {
     Pull(pull::PullArgs),
     Eval(eval::EvalArgs),
     Bench(bench::BenchArgs),
+    Doctor(doctor::DoctorArgs),
 }
 
 fn main() -> ExitCode {
@@ -64,6 +66,7 @@ fn main() -> ExitCode {
         Command::Pull(args) => pull::run(args),
         Command::Eval(args) => eval::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Doctor(args) => doctor::run(args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -14,7 +14,7 @@ use crate::demo;
 use crate::error::CliError;
 use crate::inspect::parts;
 use crate::machine;
-use crate::progress::{Downloads, Loading};
+use crate::progress::{self, Downloads, Loading};
 
 /// Name of the checkpoint inside the program.
 pub const DEMO: &str = "demo";
@@ -137,10 +137,26 @@ impl DeviceArgs {
             .map_err(|error| CliError::Usage(format!("--without: {error}")))
     }
 
-    /// The backend over `weights`.
+    /// The backend over `weights`; what the user should know of it is logged.
     pub fn backend(&self, config: &ModelConfig, weights: Weights) -> Result<AnyBackend, CliError> {
+        let mut notices = Vec::new();
+        let backend = self.backend_with_notices(config, weights, &mut notices);
+        for notice in notices {
+            tracing::warn!("{notice}");
+        }
+        backend
+    }
+
+    /// The backend over `weights`; `notices` gets what the user should know of it: why a device or its faster kernels are not used.
+    pub fn backend_with_notices(
+        &self,
+        config: &ModelConfig,
+        weights: Weights,
+        notices: &mut Vec<String>,
+    ) -> Result<AnyBackend, CliError> {
         let (config, switches) = (Arc::new(config.clone()), self.switches()?);
-        let gpu = |device: Box<dyn lily_gpu::Device>| -> Result<AnyBackend, CliError> {
+        let gpu = |device: Box<dyn lily_gpu::Device>, notices: &mut Vec<String>| -> Result<AnyBackend, CliError> {
+            notices.extend(device.notices());
             let options = GpuOptions {
                 switches,
                 max_chunk: policy::max_chunk(device.family()),
@@ -152,18 +168,22 @@ impl DeviceArgs {
             })?;
             Ok(AnyBackend::Gpu(Box::new(model)))
         };
+        let weight_bytes = weight_bytes(&weights);
         match self.device {
-            Device::Emulator => gpu(Box::new(EmulatorDevice::new(EmulatorOptions {
-                threads: self.threads,
-                ..EmulatorOptions::default()
-            })?)),
-            Device::Metal => gpu(system::metal(weight_bytes(&weights), &mut |_, _| {})?),
-            Device::Cuda => gpu(system::cuda()?),
-            Device::Auto => match system::gpu(weight_bytes(&weights), &mut |_, _| {}) {
-                Ok(Some(device)) => gpu(device),
+            Device::Emulator => {
+                let options = EmulatorOptions {
+                    threads: self.threads,
+                    ..EmulatorOptions::default()
+                };
+                gpu(Box::new(EmulatorDevice::new(options)?), notices)
+            }
+            Device::Metal => gpu(system::metal(weight_bytes, &mut progress::kernels())?, notices),
+            Device::Cuda => gpu(system::cuda()?, notices),
+            Device::Auto => match system::gpu(weight_bytes, &mut progress::kernels()) {
+                Ok(Some(device)) => gpu(device, notices),
                 Ok(None) => self.cpu(config, weights),
                 Err(error) => {
-                    tracing::warn!("the CPU is used: {error}");
+                    notices.push(format!("the CPU is used: {error}"));
                     self.cpu(config, weights)
                 }
             },

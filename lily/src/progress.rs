@@ -1,4 +1,4 @@
-//! Progress of downloads and of loading: bars on a terminal; elsewhere, a line a file for downloads.
+//! Progress of downloads, of loading and of compiling kernels: bars on a terminal; elsewhere, a line a file for downloads.
 
 use std::collections::HashMap;
 use std::io::IsTerminal;
@@ -99,5 +99,21 @@ impl Loading {
 impl Drop for Loading {
     fn drop(&mut self) {
         self.0.finish_and_clear();
+    }
+}
+
+/// Shows how many of how many kernel sources are compiled, on the error output.
+pub fn kernels() -> impl FnMut(usize, usize) {
+    let mut bar: Option<ProgressBar> = None;
+    move |done, all| {
+        let bar = bar.get_or_insert_with(|| {
+            let style = ProgressStyle::with_template("compiling the kernels for this GPU {bar:24} {pos}/{len}")
+                .unwrap_or_else(|_| ProgressStyle::default_bar());
+            ProgressBar::new(all as u64).with_style(style)
+        });
+        bar.set_position(done as u64);
+        if done == all {
+            bar.finish_and_clear();
+        }
     }
 }

@@ -234,7 +234,7 @@ fn a_killed_command_buffer_is_an_error_and_no_hang() {
     let (_mac, mut device) = open(spec);
     let (a, b) = (floats(&mut device, &[1.0; COUNT]), floats(&mut device, &[0.0; COUNT]));
     let recording = device.record(&chain(&[a, b])).unwrap();
-    // Command buffer 0 is the self-test's.
+    // Command buffer 0 is the layout test's.
     let good = device.submit(recording).unwrap();
     device.read_after(good, b.part(0, 4), &mut [0; 4]).unwrap();
     let bad = device.submit(recording).unwrap();
@@ -427,6 +427,37 @@ fn broken_tensor_operations_are_noticed_and_not_used() {
         );
         mac.assert_clean();
     }
+}
+
+/// A header of the system that breaks one kernel and not the others is noticed by that kernel's own test.
+#[test]
+fn a_kernel_that_is_wrong_through_tensor_operations_is_noticed() {
+    let mac = SoftMetal::install(MachineSpec::m5_max());
+    let mut sources: Vec<SourceFile> = kernel_sources()
+        .into_iter()
+        .filter(|source| !source.is_unit() || source.name == "attention_prefill.metal")
+        .collect();
+    let options = || MetalOptions {
+        tensor_operations: true,
+        cache: None,
+        progress: &mut |_, _| {},
+    };
+    let device = MetalDevice::with_sources(&sources, options()).unwrap();
+    assert_eq!((device.family(), device.notices()), (KernelFamily::Tensor, vec![]));
+    drop(device);
+    for source in &mut sources {
+        let broken =
+            "#if TILE_BACKEND == TILE_TENSOR\n#define sigmoid(x) 1.0f\n#endif\ntemplate <int D, int DIM_SPLIT>";
+        source.text = source.text.replace("template <int D, int DIM_SPLIT>", broken);
+    }
+    let device = MetalDevice::with_sources(&sources, options()).unwrap();
+    assert_eq!(device.family(), KernelFamily::Simdgroup);
+    let notice = device.notices().remove(0);
+    assert!(
+        notice.contains("attention_prefill_64_s1") && notice.contains("(2 other"),
+        "{notice}"
+    );
+    mac.assert_clean();
 }
 
 #[test]

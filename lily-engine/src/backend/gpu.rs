@@ -2,6 +2,7 @@
 
 use lily_gpu::device::Device;
 use lily_gpu::{GpuError, GpuModel, LogitRows, Sequence, Snapshot};
+use lily_model::SamplerStart;
 
 use super::{Backend, BackendError, DecodeStep, DeviceInfo, PrefillLogits};
 
@@ -9,6 +10,7 @@ impl From<GpuError> for BackendError {
     fn from(error: GpuError) -> Self {
         match error {
             GpuError::OutOfMemory { needed, available, .. } => BackendError::OutOfMemory { needed, available },
+            GpuError::NotFinite { position } => BackendError::NotFinite { position },
             other => BackendError::Device(other.to_string()),
         }
     }
@@ -74,6 +76,27 @@ impl<D: Device> Backend for GpuModel<D> {
 
     fn logits<'a>(&'a self, sequence: &'a Sequence) -> &'a [f32] {
         sequence.logits()
+    }
+
+    fn hands_over_tokens(&self) -> bool {
+        self.switches().token_hand_off
+    }
+
+    fn start_hand_off(
+        &mut self,
+        sequence: &mut Sequence,
+        token: u32,
+        start: &SamplerStart<'_>,
+    ) -> Result<(), BackendError> {
+        Ok(GpuModel::start_hand_off(self, sequence, token, start)?)
+    }
+
+    fn next_token(&mut self, sequence: &mut Sequence, ahead: bool) -> Result<u32, BackendError> {
+        Ok(GpuModel::next_token(self, sequence, ahead)?)
+    }
+
+    fn end_hand_off(&mut self, sequence: &mut Sequence) -> Result<(), BackendError> {
+        Ok(GpuModel::end_hand_off(self, sequence)?)
     }
 
     fn snapshot(&mut self, sequence: &Sequence) -> Result<Snapshot, BackendError> {

@@ -10,13 +10,14 @@ mod select;
 
 pub use philox::{philox4x32, uniform};
 
+use lily_model::{SamplerStart, Sampling, TokenHistory};
+
 use crate::error::EngineError;
 use crate::generation::TokenLogprobs;
-use crate::request::Sampling;
 use select::{Ranking, argmax};
 
 /// What one sequence's sampling remembers.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct SamplerState {
     sampling: Sampling,
     seed: u64,
@@ -25,7 +26,7 @@ pub struct SamplerState {
 }
 
 /// The tokens that penalties count.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct History {
     /// Times that the reply has each token.
     counts: Vec<u32>,
@@ -52,19 +53,13 @@ impl SamplerState {
             step: 0,
             history: None,
         };
-        let Sampling {
-            repetition_penalty,
-            presence_penalty,
-            frequency_penalty,
-            ..
-        } = state.sampling;
-        if repetition_penalty != 1.0 || presence_penalty != 0.0 || frequency_penalty != 0.0 {
+        if state.sampling.penalises() {
             let mut history = History {
                 counts: vec![0; vocabulary],
                 listed: vec![false; vocabulary],
                 seen: Vec::with_capacity(1024),
             };
-            if repetition_penalty != 1.0 {
+            if state.sampling.repetition_penalty != 1.0 {
                 prompt
                     .iter()
                     .filter(|&&id| !exempt(id))
@@ -73,6 +68,42 @@ impl SamplerState {
             state.history = Some(history);
         }
         state
+    }
+
+    /// How tokens are chosen.
+    pub fn sampling(&self) -> &Sampling {
+        &self.sampling
+    }
+
+    /// Whether it remembers tokens for penalties.
+    pub fn penalises(&self) -> bool {
+        self.history.is_some()
+    }
+
+    /// What a device must know of the tokens so far to penalise them: an entry for each id. Tokens for which `exempt` holds are never penalised.
+    pub fn history(&self, exempt: impl Fn(u32) -> bool) -> Vec<TokenHistory> {
+        let entries = self
+            .history
+            .iter()
+            .flat_map(|history| history.counts.iter().zip(&history.listed));
+        let entry = |(id, (&count, &listed))| TokenHistory {
+            listed,
+            exempt: exempt(id),
+            count,
+        };
+        (0..).zip(entries).map(entry).collect()
+    }
+
+    /// For a device that goes on from here, with what [`SamplerState::history`] gave, or nothing where no penalties apply.
+    pub fn start<'a>(&'a self, valid_ids: usize, history: &'a [TokenHistory]) -> SamplerStart<'a> {
+        SamplerStart {
+            sampling: &self.sampling,
+            seed: self.seed,
+            // a reply is bounded by the context
+            step: self.step as u32,
+            valid_ids,
+            history,
+        }
     }
 
     /// Takes the token that was chosen (or forced) as the reply's next one. Where not `counted`, penalties ignore it.

@@ -5,10 +5,12 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use lily_engine::sampling::{Sampler, SamplerState};
 use lily_engine::{
     Backend, BackendError, DecodeStep, DeviceInfo, Engine, EngineOptions, Event, FinishReason, GenerateRequest,
-    Generation, MarkupIds, PrefillLogits, Token, Usage, Vocabulary,
+    Generation, MarkupIds, PrefillLogits, Sampling, Token, Usage, Vocabulary,
 };
+use lily_model::SamplerStart;
 
 pub const END: u32 = 256;
 pub const THINK: u32 = 257;
@@ -31,7 +33,7 @@ pub struct Log {
     pub batches: Vec<usize>,
     pub restores: usize,
     pub snapshots: usize,
-    /// `P` for a prefill chunk, `D` for a decode step.
+    /// `P` for a prefill chunk, `D` for a decode step, `H` for a token that the device chose.
     pub order: String,
     /// Snapshots whose restore fails, by their tokens.
     pub broken: HashSet<Vec<u32>>,
@@ -43,10 +45,22 @@ pub struct Log {
     pub pace: Duration,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct ToySequence {
     tokens: Vec<u32>,
     logits: Vec<f32>,
+    hand_off: Option<ToyHandOff>,
+}
+
+/// A device that chooses tokens: the host's sampler, a token ahead.
+#[derive(Clone, Debug)]
+struct ToyHandOff {
+    state: SamplerState,
+    penalise: bool,
+    exempt: Vec<bool>,
+    valid_ids: usize,
+    /// The next token, where no pass has taken it in yet.
+    pending: Option<u32>,
 }
 
 pub struct Toy {
@@ -55,6 +69,8 @@ pub struct Toy {
     pub script: Vec<u32>,
     pub max_chunk: usize,
     pub context_limit: usize,
+    /// Whether the device chooses tokens where it may.
+    pub hands_over: bool,
 }
 
 impl Toy {
@@ -64,6 +80,7 @@ impl Toy {
             script: Vec::new(),
             max_chunk: 64,
             context_limit: 100_000,
+            hands_over: false,
         }
     }
 
@@ -101,6 +118,13 @@ impl Toy {
             logits[7] = f32::NAN;
         }
         logits
+    }
+
+    fn take_in(&self, sequence: &mut ToySequence, token: u32) -> Result<(), BackendError> {
+        self.check(&[token])?;
+        sequence.tokens.push(token);
+        sequence.logits = self.logits_after(&sequence.tokens);
+        Ok(())
     }
 
     fn check(&self, tokens: &[u32]) -> Result<(), BackendError> {
@@ -142,6 +166,7 @@ impl Backend for Toy {
         Ok(ToySequence {
             tokens: Vec::new(),
             logits: Vec::new(),
+            hand_off: None,
         })
     }
 
@@ -197,15 +222,82 @@ impl Backend for Toy {
         };
         std::thread::sleep(pace);
         for step in batch {
-            self.check(&[step.token])?;
-            step.sequence.tokens.push(step.token);
-            step.sequence.logits = self.logits_after(&step.sequence.tokens);
+            assert!(step.sequence.hand_off.is_none(), "the device chooses its tokens");
+            self.take_in(step.sequence, step.token)?;
         }
         Ok(())
     }
 
     fn logits<'a>(&'a self, sequence: &'a ToySequence) -> &'a [f32] {
         &sequence.logits
+    }
+
+    fn hands_over_tokens(&self) -> bool {
+        self.hands_over
+    }
+
+    fn start_hand_off(
+        &mut self,
+        sequence: &mut ToySequence,
+        token: u32,
+        start: &SamplerStart<'_>,
+    ) -> Result<(), BackendError> {
+        assert!(sequence.hand_off.is_none(), "a second hand-off");
+        let entries = || (0..).zip(start.history);
+        let listed: Vec<u32> = entries().filter(|(_, entry)| entry.listed).map(|(id, _)| id).collect();
+        let sampling = Sampling {
+            seed: Some(start.seed),
+            ..start.sampling.clone()
+        };
+        let mut state = SamplerState::new(sampling, &listed, start.valid_ids, 0, |_| false);
+        let counted: Vec<u32> = entries()
+            .flat_map(|(id, entry)| vec![id; entry.count as usize])
+            .collect();
+        for &id in &counted {
+            state.accept(id, true);
+        }
+        for _ in counted.len()..start.step as usize {
+            state.accept(0, false);
+        }
+        sequence.hand_off = Some(ToyHandOff {
+            state,
+            penalise: !start.history.is_empty(),
+            exempt: start.history.iter().map(|entry| entry.exempt).collect(),
+            valid_ids: start.valid_ids,
+            pending: Some(token),
+        });
+        Ok(())
+    }
+
+    fn next_token(&mut self, sequence: &mut ToySequence, ahead: bool) -> Result<u32, BackendError> {
+        let pace = {
+            let mut log = self.log.lock().unwrap();
+            log.order.push('H');
+            log.pace
+        };
+        std::thread::sleep(pace);
+        let mut hand_off = sequence.hand_off.take().unwrap();
+        if let Some(token) = hand_off.pending.take() {
+            self.take_in(sequence, token)?;
+        }
+        let logits = &sequence.logits[..hand_off.valid_ids];
+        let position = sequence.tokens.len();
+        let token = Sampler::default()
+            .sample(logits, &hand_off.state, hand_off.penalise, None)
+            .map_err(|_| BackendError::NotFinite { position })?;
+        let exempt = hand_off.exempt.get(token as usize).copied().unwrap_or(true);
+        hand_off.state.accept(token, !exempt);
+        match ahead {
+            true => self.take_in(sequence, token)?,
+            false => hand_off.pending = Some(token),
+        }
+        sequence.hand_off = Some(hand_off);
+        Ok(token)
+    }
+
+    fn end_hand_off(&mut self, sequence: &mut ToySequence) -> Result<(), BackendError> {
+        sequence.hand_off = None;
+        Ok(())
     }
 
     fn snapshot(&mut self, sequence: &ToySequence) -> Result<ToySequence, BackendError> {

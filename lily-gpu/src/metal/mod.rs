@@ -7,15 +7,15 @@
 mod archive;
 mod buffer;
 mod commands;
+mod layout_test;
 mod mapped;
 mod pipeline;
 mod recording;
 mod residency;
-mod self_test;
 mod system;
 
 use std::collections::{HashMap, VecDeque};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use lily_model::Bytes;
 use objc2::rc::autoreleasepool;
@@ -34,6 +34,7 @@ use crate::device::{BufferId, Device, DeviceDescription, Event, Memory, Recordin
 use crate::emulator::kernel_sources;
 use crate::error::GpuError;
 use crate::pass::{Argument, Dispatch, Pass};
+use crate::self_test::{self, Check};
 
 /// Passes that may be submitted and not yet done.
 const MAX_IN_FLIGHT: usize = 2;
@@ -120,41 +121,41 @@ impl MetalDevice {
             cache,
             progress,
         } = options;
+        let mut open = |family| Self::of_family(sources, family, cache.as_deref(), progress);
+        if !(tensor_operations && System::detect()?.has_tensor_operations()) {
+            return open(KernelFamily::Simdgroup);
+        }
+        open(KernelFamily::Tensor).or_else(|error| {
+            // The system supplies the tensor headers, so an update of macOS can break them.
+            let mut device = open(KernelFamily::Simdgroup)?;
+            device.notices.push(format!(
+                "tensor operations cannot be used here, so simdgroup_matrix is: {error}"
+            ));
+            Ok(device)
+        })
+    }
+
+    /// The system's GPU with the kernels of one family, which are tried before they are trusted: the layout of a tile, and, where the system
+    /// supplies what they are made of, every kernel with tiles.
+    fn of_family(
+        sources: &[SourceFile],
+        family: KernelFamily,
+        cache: Option<&Path>,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Self, GpuError> {
         let system = System::detect()?;
         let queue = Queue::new(&system)?;
-        let mut notices = Vec::new();
-        let mut prepare = |family| {
-            self_test::run(&system, &queue, sources, family)?;
-            let archive = cache
-                .as_ref()
-                .and_then(|directory| Archive::open(&system, sources, family, directory));
-            Kernels::compile(&system, sources, family, archive, progress)
-        };
-        let tensor = (tensor_operations && system.has_tensor_operations()).then(|| prepare(KernelFamily::Tensor));
-        let (family, kernels) = match tensor {
-            Some(Ok(kernels)) => (KernelFamily::Tensor, kernels),
-            Some(Err(error)) => {
-                // The system supplies the tensor headers, so an update of macOS can break them.
-                notices.push(format!(
-                    "tensor operations cannot be used here, so simdgroup_matrix is: {error}"
-                ));
-                (KernelFamily::Simdgroup, prepare(KernelFamily::Simdgroup)?)
-            }
-            None => (KernelFamily::Simdgroup, prepare(KernelFamily::Simdgroup)?),
-        };
-        let residency = if system.has_residency_sets() {
-            Some(Residency::new(&system)?)
-        } else {
-            None
-        };
+        layout_test::run(&system, &queue, sources, family)?;
+        let archive = cache.and_then(|directory| Archive::open(&system, sources, family, directory));
+        let kernels = Kernels::compile(&system, sources, family, archive, progress)?;
         let unused = Buffer::new(&system, "unused slots", SLOTS * UNUSED_BYTES)?;
-        Ok(Self {
+        let mut device = Self {
             system,
             queue,
             kernels,
             family,
-            notices,
-            residency,
+            notices: Vec::new(),
+            residency: None,
             residency_is_committed: false,
             buffers: HashMap::new(),
             next_buffer: 0,
@@ -170,7 +171,25 @@ impl MetalDevice {
             submitted: 0,
             completed: 0,
             failure: None,
-        })
+        };
+        if family == KernelFamily::Tensor {
+            let mut checks = self_test::tile_kernels(&mut device);
+            // Other sources need not have all of them.
+            checks.retain(|check| device.kernels.has(&check.kernel));
+            let wrong = |check: Check| Some(format!("{}: {}", check.kernel, check.problem?));
+            let mut wrong = checks.into_iter().filter_map(wrong);
+            if let Some(first) = wrong.next() {
+                let others = wrong.count();
+                return Err(GpuError::Device(format!("{first} ({others} other kernels fail, too)")));
+            }
+        }
+        // The tests' work is done; the weights join the set before the first work with them.
+        if device.system.has_residency_sets() {
+            device.residency = Some(Residency::new(&device.system)?);
+        }
+        device.residency_is_committed = false;
+        device.pacing = Pacing::default();
+        Ok(device)
     }
 
     /// The GPU and the system.
@@ -181,11 +200,6 @@ impl MetalDevice {
     /// How the kernels multiply matrices.
     pub fn family(&self) -> KernelFamily {
         self.family
-    }
-
-    /// What the user should know: a fallback that was taken.
-    pub fn notices(&self) -> &[String] {
-        &self.notices
     }
 
     /// Refuses a model before it is loaded.
@@ -430,6 +444,10 @@ impl Device for MetalDevice {
             kind: "metal",
             description,
         }
+    }
+
+    fn notices(&self) -> Vec<String> {
+        self.notices.clone()
     }
 
     fn available(&self) -> usize {

@@ -120,6 +120,11 @@ impl Kernels {
         })
     }
 
+    /// Whether there is a kernel of this name.
+    pub fn has(&self, kernel: &str) -> bool {
+        self.sources.contains_key(kernel)
+    }
+
     /// The pipeline of a kernel with its function constants; made once.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! Whole models on this machine's NVIDIA GPU, where there is one.
 
 #![cfg(not(target_os = "macos"))]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
 #[path = "../goldens/suite.rs"]
 #[allow(dead_code)]

@@ -5,7 +5,7 @@
 mod checker;
 mod common;
 mod demo;
-mod run;
+mod hand_off;
 mod state;
 mod switches;
 

@@ -1,7 +1,7 @@
 //! `lily eval`: how well a model computes, and how well it predicts.
 
 mod golden;
-mod statistics;
+pub mod statistics;
 mod text;
 
 use std::path::PathBuf;

@@ -31,6 +31,8 @@ pub(crate) struct Checker {
     recent: Vec<Recent>,
     /// The memory that they touched, by its address.
     touched: HashMap<usize, Touched>,
+    /// The memory that those before the last barrier touched, from the one before it on.
+    before: HashMap<usize, Touched>,
     current: Option<Current>,
 }
 
@@ -112,9 +114,20 @@ struct Current {
 }
 
 impl Checker {
-    pub fn barrier(&mut self) {
+    /// Whether the dispatches since the last barrier conflict with those before it, so that they needed it. By the same bits and the same condition
+    /// as [`FindingKind::Hazard`], which is what its absence would have given.
+    pub fn barrier(&mut self) -> bool {
         self.recent.clear();
-        self.touched.clear();
+        let needed = self.touched.iter().any(|(address, after)| {
+            let before = self.before.get(address);
+            before.is_some_and(|before| {
+                before.writes.meets(&after.writes)
+                    || before.writes.meets(&after.reads)
+                    || before.reads.meets(&after.writes)
+            })
+        });
+        self.before = std::mem::take(&mut self.touched);
+        needed
     }
 
     pub fn begin_dispatch(&mut self, bound: &Bound<'_>, dispatch: &Dispatch<'_>, group_memory: usize) {

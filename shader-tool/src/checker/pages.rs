@@ -61,6 +61,14 @@ impl Bits {
         }
     }
 
+    /// Whether the two share a position.
+    pub fn meets(&self, other: &Self) -> bool {
+        self.pages.iter().zip(&other.pages).any(|pages| match pages {
+            (Some(mine), Some(theirs)) => mine.iter().zip(theirs.iter()).any(|(a, b)| a & b != 0),
+            _ => false,
+        })
+    }
+
     pub fn ranges(&self) -> RangeSet {
         let mut out = RangeSet::default();
         for (number, page) in self.pages.iter().enumerate() {
@@ -96,5 +104,11 @@ mod tests {
         bits.set(128, 64);
         assert_eq!(bits.ranges().as_slice(), [60..68, 128..192, 4090..4106]);
         assert!(bits.any(67, 1) && !bits.any(68, 60) && bits.any(4100, 1));
+        let mut other = Bits::new(10_000);
+        other.set(4106, 100);
+        other.set(59, 1);
+        assert!(!bits.meets(&other) && !other.meets(&bits));
+        other.set(4105, 1);
+        assert!(bits.meets(&other) && other.meets(&bits));
     }
 }

@@ -196,9 +196,10 @@ impl Emulator {
         self
     }
 
-    /// Everything dispatched so far is finished and visible to what follows.
-    pub fn barrier(&mut self) {
-        self.checker.barrier();
+    /// Everything dispatched so far is finished and visible to what follows. In checked mode it says whether the dispatches since the barrier before
+    /// this one needed that one: whether it kept them from a hazard with those since the barrier before it.
+    pub fn barrier(&mut self) -> bool {
+        self.checker.barrier()
     }
 
     /// Runs a dispatch to its end.

@@ -6,7 +6,7 @@ using namespace metal;
 
 // out: [16][32] products of a and the rows of b, plus 1; then [16][32] products of the left half of that and c; then the 16
 // sums of the rows of the left half.
-kernel void tile_self_test(
+kernel void tile_layout_test(
     device const bfloat* a [[buffer(0)]],  // [16][16]
     device const bfloat* b [[buffer(1)]],  // [32][16]
     device const bfloat* c [[buffer(2)]],  // [16][32]

@@ -1,4 +1,4 @@
-//! A numeric test of a kernel family, before it is trusted.
+//! How a GPU spreads a tile over a simdgroup, tried before a kernel family is trusted.
 
 use half::bf16;
 use objc2::rc::autoreleasepool;
@@ -10,7 +10,7 @@ use super::pipeline::Kernels;
 use super::system::{KernelFamily, System};
 use crate::error::GpuError;
 
-const SOURCE: &str = include_str!("self_test.metal");
+const SOURCE: &str = include_str!("layout_test.metal");
 /// Floats that the kernel writes.
 const OUTPUTS: usize = 2 * 16 * 32 + 16;
 
@@ -20,19 +20,19 @@ const OUTPUTS: usize = 2 * 16 * 32 + 16;
 /// The family's kernels do not compile here, or give another result.
 pub fn run(system: &System, queue: &Queue, headers: &[SourceFile], family: KernelFamily) -> Result<(), GpuError> {
     let mut sources: Vec<SourceFile> = headers.iter().filter(|source| !source.is_unit()).cloned().collect();
-    sources.push(SourceFile::new("self_test.metal", SOURCE));
+    sources.push(SourceFile::new("layout_test.metal", SOURCE));
     let mut kernels = Kernels::compile(system, &sources, family, None, &mut |_, _| {})?;
-    let pipeline = kernels.pipeline(system, "tile_self_test", &[])?;
+    let pipeline = kernels.pipeline(system, "tile_layout_test", &[])?;
 
     let (a, b, c) = (integers(16 * 16, 5), integers(32 * 16, 7), integers(16 * 32, 11));
     let mut inputs = Vec::new();
     for values in [&a, &b, &c] {
         let bytes: Vec<u8> = values.iter().flat_map(|&v| bf16::from_f32(v).to_le_bytes()).collect();
-        let mut buffer = Buffer::new(system, "self-test", bytes.len())?;
+        let mut buffer = Buffer::new(system, "layout test", bytes.len())?;
         buffer.write(0, &bytes);
         inputs.push(buffer);
     }
-    let out = Buffer::new(system, "self-test", OUTPUTS * 4)?;
+    let out = Buffer::new(system, "layout test", OUTPUTS * 4)?;
     autoreleasepool(|_| {
         let command_buffer = queue.command_buffer()?;
         let encoder = command_buffer.compute()?;
@@ -64,7 +64,7 @@ pub fn run(system: &System, queue: &Queue, headers: &[SourceFile], family: Kerne
         return Ok(());
     }
     Err(GpuError::Device(format!(
-        "{wrong} of {OUTPUTS} products of the self-test are wrong"
+        "{wrong} of {OUTPUTS} products of the layout test are wrong"
     )))
 }
 
