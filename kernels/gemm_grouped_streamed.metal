@@ -73,11 +73,11 @@ template <int BM, int BN, int WM, int WN, bool SWIGLU, int STAGES>
   }
 }
 
-template [[host_name("gemm_grouped_q4_64x256")]] [[kernel]]
-decltype(gemm_grouped_streamed<64, 256, 1, 4, false, 3>) gemm_grouped_streamed<64, 256, 1, 4, false, 3>;
-template [[host_name("gemm_grouped_swiglu_q4_64x256")]] [[kernel]]
-decltype(gemm_grouped_streamed<64, 256, 1, 4, true, 3>) gemm_grouped_streamed<64, 256, 1, 4, true, 3>;
-template [[host_name("gemm_grouped_q4_32x128")]] [[kernel]]
+template [[host_name("gemm_grouped_q4_64x128_streamed")]] [[kernel]]
+decltype(gemm_grouped_streamed<64, 128, 1, 4, false, 4>) gemm_grouped_streamed<64, 128, 1, 4, false, 4>;
+template [[host_name("gemm_grouped_swiglu_q4_64x128_streamed")]] [[kernel]]
+decltype(gemm_grouped_streamed<64, 128, 1, 4, true, 4>) gemm_grouped_streamed<64, 128, 1, 4, true, 4>;
+template [[host_name("gemm_grouped_q4_32x128_streamed")]] [[kernel]]
 decltype(gemm_grouped_streamed<32, 128, 1, 4, false, 3>) gemm_grouped_streamed<32, 128, 1, 4, false, 3>;
-template [[host_name("gemm_grouped_swiglu_q4_32x128")]] [[kernel]]
+template [[host_name("gemm_grouped_swiglu_q4_32x128_streamed")]] [[kernel]]
 decltype(gemm_grouped_streamed<32, 128, 1, 4, true, 3>) gemm_grouped_streamed<32, 128, 1, 4, true, 3>;

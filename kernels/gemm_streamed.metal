@@ -136,11 +136,15 @@ template <int BM, int BN, int WM, int WN, int STAGES>
   }
 }
 
-template [[host_name("gemm_q4_64x256")]] [[kernel]]
-decltype(gemm_streamed<64, 256, 1, 4, 3>) gemm_streamed<64, 256, 1, 4, 3>;
-template [[host_name("gemm_swiglu_q4_64x256")]] [[kernel]]
-decltype(gemm_streamed_swiglu<64, 256, 1, 4, 3>) gemm_streamed_swiglu<64, 256, 1, 4, 3>;
-template [[host_name("gemm_q4_32x128")]] [[kernel]]
+template [[host_name("gemm_q4_128x128_streamed")]] [[kernel]]
+decltype(gemm_streamed<128, 128, 2, 2, 3>) gemm_streamed<128, 128, 2, 2, 3>;
+template [[host_name("gemm_swiglu_q4_128x128_streamed")]] [[kernel]]
+decltype(gemm_streamed_swiglu<128, 128, 2, 2, 3>) gemm_streamed_swiglu<128, 128, 2, 2, 3>;
+template [[host_name("gemm_q4_64x128_streamed")]] [[kernel]]
+decltype(gemm_streamed<64, 128, 1, 4, 4>) gemm_streamed<64, 128, 1, 4, 4>;
+template [[host_name("gemm_swiglu_q4_64x128_streamed")]] [[kernel]]
+decltype(gemm_streamed_swiglu<64, 128, 1, 4, 4>) gemm_streamed_swiglu<64, 128, 1, 4, 4>;
+template [[host_name("gemm_q4_32x128_streamed")]] [[kernel]]
 decltype(gemm_streamed<32, 128, 1, 4, 3>) gemm_streamed<32, 128, 1, 4, 3>;
-template [[host_name("gemm_swiglu_q4_32x128")]] [[kernel]]
+template [[host_name("gemm_swiglu_q4_32x128_streamed")]] [[kernel]]
 decltype(gemm_streamed_swiglu<32, 128, 1, 4, 3>) gemm_streamed_swiglu<32, 128, 1, 4, 3>;

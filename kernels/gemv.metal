@@ -441,15 +441,9 @@ template [[host_name("gemv_any_r2_m1")]] [[kernel]]
 decltype(gemv<0, 2, 1>) gemv<0, 2, 1>;
 template [[host_name("gemv_norm_any_r2_m4")]] [[kernel]]
 decltype(gemv_norm<0, 2, 4>) gemv_norm<0, 2, 4>;
-template [[host_name("gemv_norm_deep_q4_r4_d2")]] [[kernel]]
-decltype(gemv_norm_deep<4, 4, 2>) gemv_norm_deep<4, 4, 2>;
-template [[host_name("gemv_norm_deep_q4_r2_d2")]] [[kernel]]
-decltype(gemv_norm_deep<4, 2, 2>) gemv_norm_deep<4, 2, 2>;
 template [[host_name("gemv_norm_deep_q8_r1_d4")]] [[kernel]]
 decltype(gemv_norm_deep<8, 1, 4>) gemv_norm_deep<8, 1, 4>;
 template [[host_name("gemv_deep_q4_r2_d4")]] [[kernel]]
 decltype(gemv_deep<4, 2, 4>) gemv_deep<4, 2, 4>;
-template [[host_name("gemv_deep_q4_r1_d4")]] [[kernel]]
-decltype(gemv_deep<4, 1, 4>) gemv_deep<4, 1, 4>;
 template [[host_name("gemv_deep_q8_r1_d4")]] [[kernel]]
 decltype(gemv_deep<8, 1, 4>) gemv_deep<8, 1, 4>;

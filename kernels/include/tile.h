@@ -313,4 +313,49 @@ METAL_FUNC void multiply(thread tile<float>& d0, thread tile<float>& d1, thread 
 #endif
 }
 
+#if TILE_BACKEND == TILE_MMA || TILE_BACKEND == TILE_LOOPS
+// Products with a few vectors, for the layouts in which a lane has neighbouring columns of its two rows.
+//
+//   unpack_codes(a, word, word_below)   // left operands: eight 4-bit codes, as numbers, of this lane's first row and of the one eight below; the codes
+//                                       // are this lane's columns of a slab, whichever columns of the matrix they are
+//   unpack_vectors(b, words)            // right operands: the same columns of vector first_row(), of which there are eight at most
+//   multiply_vectors(d, a, b)           // d[row][vector] += a * b^T; elements 0 to 3 of d have the eight vectors
+METAL_FUNC void unpack_codes(thread tile<bfloat> (&a)[2], uint word, uint word_below) {
+#if TILE_BACKEND == TILE_MMA
+  ::msl::code_numbers(a[0].element, a[1].element, word);
+  ::msl::code_numbers(a[0].element + 2, a[1].element + 2, word_below);
+#else
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+      const uint code = (row_half(i) == 0 ? word : word_below) >> ((h * 4 + i / 4 * 2 + (i & 1)) * 4);
+      a[h].element[i] = bfloat(float(code & 15));
+    }
+  }
+#endif
+}
+
+METAL_FUNC void unpack_vectors(thread tile<bfloat> (&b)[2], uint4 words) {
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+      const uint word = words[h * 2 + i / 4];
+      b[h].element[i] = row_half(i) == 0 ? as_type<bfloat>(ushort((i & 1) != 0 ? word >> 16 : word)) : bfloat(0.0f);
+    }
+  }
+}
+
+METAL_FUNC void multiply_vectors(thread tile<float>& d, thread tile<bfloat>& a, thread tile<bfloat>& b) {
+#if TILE_BACKEND == TILE_MMA
+  ::msl::multiply_eight(d.element, a.element, b.element);
+#else
+  tile<float> unused;
+  fill(unused, 0.0f);
+  multiply(d, unused, a, b, b);
+#endif
+}
+#endif
+
 }  // namespace mt

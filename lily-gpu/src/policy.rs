@@ -43,34 +43,68 @@ pub fn gemv_rows(form: Form, rows: usize, tokens: usize) -> usize {
     }
 }
 
-/// The GEMV kernel for `rows` rows of a matrix and a norm to fold in; and the rows that a simdgroup makes. The rows of a chunk need kernels whose sums
-/// are the same for any number of tokens; a token that is being decoded does not.
-pub fn gemv_norm_kernel(family: Family, form: Form, rows: usize, tokens: usize, decoding: bool) -> (String, usize) {
+/// A GEMV kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gemv {
+    /// Its name.
+    pub kernel: String,
+    /// Rows of a row block.
+    pub rows: usize,
+    /// Row blocks of a threadgroup, whose threads are those of [`GEMV_SIMDGROUPS`].
+    pub blocks: usize,
+}
+
+/// The GEMV kernel for `rows` rows of a matrix and a norm to fold in. The rows of a chunk need kernels whose sums are the same for any number of tokens;
+/// a token that is being decoded does not.
+pub fn gemv_norm_kernel(family: Family, form: Form, rows: usize, tokens: usize, decoding: bool) -> Gemv {
     match form {
-        Form::Q4 if family == Family::Nvidia && decoding => ("gemv_norm_deep_q4_r2_d2".into(), 2),
-        Form::Q8 if family == Family::Nvidia && decoding => ("gemv_norm_deep_q8_r1_d4".into(), 1),
+        // H200, 2026-11-29: 12,352 rows of 2,048 in 10.8 us against 12.3 by gemv_norm_q4_r4_m1, 9,216 in 9.4 against 12.4; 248,320 in 125 (two tiles),
+        // 141 (one) and 187
+        Form::Q4 if family == Family::Nvidia && decoding => {
+            let tiles = if rows >= 65_536 { 2 } else { 1 };
+            Gemv {
+                kernel: format!("gemv_norm_tiles_t{tiles}_d2"),
+                rows: 16 * tiles,
+                blocks: 1,
+            }
+        }
+        // 257 rows of 2,048 in 3.1 us against 4.7
+        Form::Q8 if family == Family::Nvidia && decoding => Gemv {
+            kernel: "gemv_norm_deep_q8_r1_d4".into(),
+            rows: 1,
+            blocks: GEMV_SIMDGROUPS,
+        },
         _ => {
             let block = gemv_rows(form, rows, tokens);
-            (format!("gemv_norm_{}_r{block}_m{tokens}", form.name()), block)
+            Gemv {
+                kernel: format!("gemv_norm_{}_r{block}_m{tokens}", form.name()),
+                rows: block,
+                blocks: GEMV_SIMDGROUPS,
+            }
         }
     }
 }
 
 /// The same for bfloat rows, which need no norm.
-pub fn gemv_kernel(family: Family, form: Form, rows: usize) -> (String, usize) {
-    match form {
+pub fn gemv_kernel(family: Family, form: Form, rows: usize) -> Gemv {
+    let block = gemv_rows(form, rows, 1);
+    let (kernel, rows) = match form {
+        // H200, 2026-11-29: 2,048 rows of 4,096 in 6.0 us against 13.3 by gemv_q4_r2_m1 and 6.6 through the matrix units
         Form::Q4 if family == Family::Nvidia => ("gemv_deep_q4_r2_d4".into(), 2),
         Form::Q8 if family == Family::Nvidia => ("gemv_deep_q8_r1_d4".into(), 1),
-        _ => {
-            let block = gemv_rows(form, rows, 1);
-            (format!("gemv_{}_r{block}_m1", form.name()), block)
-        }
+        _ => (format!("gemv_{}_r{block}_m1", form.name()), block),
+    };
+    Gemv {
+        kernel,
+        rows,
+        blocks: GEMV_SIMDGROUPS,
     }
 }
 
-/// Rows of a simdgroup of expert_gate_up_deep and expert_down_deep, which have everything fused; `None` where the kernels with parts apart are used.
-pub fn deep_expert_rows(family: Family, form: Form, everything_fused: bool) -> Option<usize> {
-    (family == Family::Nvidia && form == Form::Q4 && everything_fused).then_some(1)
+/// Rows of a threadgroup of expert_down_tiles, which has everything fused; `None` where expert_down is used.
+pub fn down_tile_rows(family: Family, form: Form, everything_fused: bool) -> Option<usize> {
+    // H200, 2026-11-29, 9 slots of 2,048 x 512: 7.3 us against 12.7 by expert_down_q4_r2
+    (family == Family::Nvidia && form == Form::Q4 && everything_fused).then_some(16)
 }
 
 /// Rows that a simdgroup of expert_gate_up makes of each matrix.
@@ -103,6 +137,16 @@ pub struct Tile {
     pub columns: usize,
     /// Simdgroups of the threadgroup.
     pub simdgroups: usize,
+    /// Operands are copied ahead (gemm_streamed.metal).
+    pub streamed: bool,
+}
+
+impl Tile {
+    /// What the names of the kernels with this tile end in.
+    pub fn name(&self) -> String {
+        let streamed = if self.streamed { "_streamed" } else { "" };
+        format!("{}x{}{streamed}", self.rows, self.columns)
+    }
 }
 
 const fn tile(rows: usize, columns: usize, simdgroups: usize) -> Tile {
@@ -110,15 +154,25 @@ const fn tile(rows: usize, columns: usize, simdgroups: usize) -> Tile {
         rows,
         columns,
         simdgroups,
+        streamed: false,
+    }
+}
+
+const fn streamed(rows: usize, columns: usize) -> Tile {
+    Tile {
+        streamed: true,
+        ..tile(rows, columns, 4)
     }
 }
 
 /// The tile of a dense product with `m` rows of input and `n` rows of weights.
 pub fn dense_tile(family: Family, form: Form, m: usize, n: usize) -> Tile {
     match form {
-        // the streamed kernels (gemm_streamed.metal); the smaller tile where the larger would leave most of 132 multiprocessors idle
-        Form::Q4 if family == Family::Nvidia && m.div_ceil(64) * n.div_ceil(256) >= 128 => tile(64, 256, 4),
-        Form::Q4 if family == Family::Nvidia => tile(32, 128, 4),
+        // H200, 2026-11-29, 4,096 x 12,288 x 2,048: 277 TFLOP/s with 128x128, 228 with 64x128, 171 with 32x128; 144 by the kernels that are not streamed.
+        // 512 rows: 204, 210 and 160. Two threadgroups of the largest, three of the next fit each of 132 multiprocessors.
+        Form::Q4 if family == Family::Nvidia && m.div_ceil(128) * n.div_ceil(128) >= 264 => streamed(128, 128),
+        Form::Q4 if family == Family::Nvidia && m.div_ceil(64) * n.div_ceil(128) >= 132 => streamed(64, 128),
+        Form::Q4 if family == Family::Nvidia => streamed(32, 128),
         Form::Q4 if m <= 16 => tile(16, 64, 2),
         Form::Q4 | Form::Q8 if m >= 512 && n >= 1024 => tile(128, 128, 8),
         _ => tile(64, 64, 4),
@@ -140,8 +194,10 @@ pub fn grouped_rows(family: Family, form: Form, load: usize, switches: &Switches
 /// The tile of a grouped product with [`grouped_rows`] rows.
 pub fn grouped_tile(family: Family, form: Form, rows: usize) -> Tile {
     match (form, rows) {
-        (Form::Q4, 64) if family == Family::Nvidia => tile(64, 256, 4),
-        (Form::Q4, 32) if family == Family::Nvidia => tile(32, 128, 4),
+        // H200, 2026-11-29, 256 experts, 4,096 tokens: 210 and 190 TFLOP/s (gate and up, down) with 64x128, 195 and 179 with 128x128, 155 and 150 with
+        // 32x128; 77 and 80 by the kernels that are not streamed. 2,048 tokens: 175 and 160 with 64x128.
+        (Form::Q4, 64) if family == Family::Nvidia => streamed(64, 128),
+        (Form::Q4, 32) if family == Family::Nvidia => streamed(32, 128),
         (Form::Q4, 64) => tile(64, 128, 4),
         (Form::Q4, 16) => tile(16, 64, 2),
         _ => tile(32, 64, 2),

@@ -69,7 +69,8 @@ fn cases(family: Family) -> Vec<(String, Case)> {
         }
     };
     for form in [Form::Q4, Form::Q8, Form::Bf16, Form::Any] {
-        let dense = [(1, 64), (17, 64), (512, 1024), (2048, 4096)].map(|(m, n)| policy::dense_tile(family, form, m, n));
+        let dense = [(1, 64), (17, 64), (512, 1024), (1024, 2048), (2048, 4096)]
+            .map(|(m, n)| policy::dense_tile(family, form, m, n));
         let narrow = Switches {
             wide_tiles: false,
             ..Switches::default()
@@ -85,11 +86,11 @@ fn cases(family: Family) -> Vec<(String, Case)> {
         });
         for (pair, infix) in [(false, ""), (true, "_swiglu")] {
             for tile in dense {
-                let name = format!("gemm{infix}_{}_{}x{}", form.name(), tile.rows, tile.columns);
+                let name = format!("gemm{infix}_{}_{}", form.name(), tile.name());
                 add(name, Case::Dense { form, tile, pair });
             }
             for tile in grouped {
-                let name = format!("gemm_grouped{infix}_{}_{}x{}", form.name(), tile.rows, tile.columns);
+                let name = format!("gemm_grouped{infix}_{}_{}", form.name(), tile.name());
                 add(name, Case::Grouped { form, tile, pair });
             }
         }

@@ -164,9 +164,7 @@ impl Graph<'_> {
         params: &ExpertParams,
     ) {
         let (s, switches) = (self.scratch, self.switches);
-        let fused = switches.fused_top_k && switches.fused_swiglu && !normed;
-        let deep = policy::deep_expert_rows(self.model.family, form, fused);
-        let rows = deep.unwrap_or(policy::gate_up_rows(form));
+        let rows = policy::gate_up_rows(form);
         let (first, slots) = (params.first_slot as usize, params.slots as usize);
         let with_shared = first + slots > params.top_k as usize;
         let widest = match (slots > usize::from(with_shared), with_shared) {
@@ -174,15 +172,15 @@ impl Graph<'_> {
             (true, false) => params.intermediate,
             _ => params.shared_intermediate,
         } as usize;
-        let label = format!("{label} gate and up");
-        let dispatch = match deep {
-            Some(_) => Dispatch::new(format!("expert_gate_up_deep_r{rows}"), label),
-            None => Dispatch::new(format!("expert_gate_up_{}_r{rows}", form.name()), label)
-                .constant(0, !switches.fused_top_k)
-                .constant(1, !switches.fused_swiglu)
-                .constant(3, normed),
-        };
-        let mut dispatch = dispatch.read(x).read(norm);
+        let mut dispatch = Dispatch::new(
+            format!("expert_gate_up_{}_r{rows}", form.name()),
+            format!("{label} gate and up"),
+        )
+        .constant(0, !switches.fused_top_k)
+        .constant(1, !switches.fused_swiglu)
+        .constant(3, normed)
+        .read(x)
+        .read(norm);
         let top_k = params.top_k as usize;
         dispatch = if top_k > 0 {
             dispatch.read(Self::rows(s.router_logits, 1, self.mlp.experts, 4))
@@ -215,13 +213,15 @@ impl Graph<'_> {
     fn expert_down(&mut self, label: &str, down: &GpuMatrix, shared: &GpuMatrix, form: Form, params: &ExpertParams) {
         let (s, hidden) = (self.scratch, self.config.hidden_size);
         let (top_k, separate) = (params.top_k as usize, !self.switches.fused_combine);
-        let deep = policy::deep_expert_rows(self.model.family, form, !separate);
-        let rows = deep.unwrap_or(policy::down_rows(form));
         let slots = top_k + 1;
-        let dispatch = match deep {
-            Some(_) => Dispatch::new(format!("expert_down_deep_r{rows}"), format!("{label} down")),
-            None => Dispatch::new(format!("expert_down_{}_r{rows}", form.name()), format!("{label} down"))
-                .constant(2, separate),
+        let (dispatch, rows) = match policy::down_tile_rows(self.model.family, form, !separate) {
+            Some(rows) => (Dispatch::new("expert_down_tiles", format!("{label} down")), rows),
+            None => {
+                let rows = policy::down_rows(form);
+                let kernel = format!("expert_down_{}_r{rows}", form.name());
+                let dispatch = Dispatch::new(kernel, format!("{label} down")).constant(2, separate);
+                (dispatch, rows * GEMV_SIMDGROUPS)
+            }
         };
         let mut dispatch = dispatch.read(Self::rows(s.activations, slots, params.slot_stride as usize, 2));
         dispatch = match top_k {
@@ -242,11 +242,7 @@ impl Graph<'_> {
         self.pass.push(
             dispatch
                 .params(params)
-                .grid(
-                    hidden.div_ceil(rows * GEMV_SIMDGROUPS),
-                    if separate { slots } else { 1 },
-                    1,
-                )
+                .grid(hidden.div_ceil(rows), if separate { slots } else { 1 }, 1)
                 .threads(GEMV_SIMDGROUPS * 32),
         );
         if separate {
@@ -394,12 +390,7 @@ impl Graph<'_> {
         params.y_stride[0] = stride as u32;
         params.encoding[0] = matrix.encoding;
         let pair = if up.is_some() { "_swiglu" } else { "" };
-        let kernel = format!(
-            "gemm_grouped{pair}_{}_{}x{}",
-            matrix.form.name(),
-            tile.rows,
-            tile.columns
-        );
+        let kernel = format!("gemm_grouped{pair}_{}_{}", matrix.form.name(), tile.name());
         let mut dispatch = Dispatch::new(kernel, label)
             .constant(0, gather)
             .constant(1, scatter)
@@ -465,7 +456,7 @@ impl Graph<'_> {
         params.y_stride[0] = gate.rows as u32;
         params.encoding[0] = gate.encoding;
         params.encoding[1] = up.encoding;
-        let kernel = format!("gemm_swiglu_{}_{}x{}", gate.form.name(), tile.rows, tile.columns);
+        let kernel = format!("gemm_swiglu_{}_{}", gate.form.name(), tile.name());
         let mut dispatch = Dispatch::new(kernel, format!("{label} gate and up")).read(x);
         for matrix in [gate, up] {
             dispatch = dispatch.read(matrix.codes).read(matrix.scales).read(matrix.biases);

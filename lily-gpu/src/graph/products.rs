@@ -106,10 +106,10 @@ impl Graph<'_> {
         for (form, group) in self.groups(outputs, policy::gemv_form) {
             let tokens = if m == 1 { 1 } else { policy::GEMV_TOKENS };
             let widest = group.iter().map(|o| o.matrix.rows).max().unwrap_or(0);
-            let (kernel, rows) = policy::gemv_norm_kernel(self.model.family, form, widest, tokens, self.decoding);
-            let params = self.gemv_params(&group, rows, m);
+            let gemv = policy::gemv_norm_kernel(self.model.family, form, widest, tokens, self.decoding);
+            let params = self.gemv_params(&group, gemv.rows, m);
             let blocks = params.block_end[group.len() - 1] as usize;
-            let dispatch = Dispatch::new(kernel, label)
+            let dispatch = Dispatch::new(gemv.kernel, label)
                 .constant(0, false)
                 .constant(1, normed)
                 .read(x)
@@ -118,7 +118,7 @@ impl Graph<'_> {
                 Self::bind_weights(dispatch, &group, false)
                     .read(self.step)
                     .params(&params)
-                    .grid(blocks.div_ceil(policy::GEMV_SIMDGROUPS), m.div_ceil(tokens), 1)
+                    .grid(blocks.div_ceil(gemv.blocks), m.div_ceil(tokens), 1)
                     .threads(policy::GEMV_SIMDGROUPS * 32),
             );
         }
@@ -128,15 +128,15 @@ impl Graph<'_> {
     pub(super) fn gemv(&mut self, label: &str, x: Slice, outputs: &[Output], add: bool) {
         for (form, group) in self.groups(outputs, policy::gemv_form) {
             let widest = group.iter().map(|o| o.matrix.rows).max().unwrap_or(0);
-            let (kernel, rows) = policy::gemv_kernel(self.model.family, form, widest);
-            let params = self.gemv_params(&group, rows, 1);
+            let gemv = policy::gemv_kernel(self.model.family, form, widest);
+            let params = self.gemv_params(&group, gemv.rows, 1);
             let blocks = params.block_end[group.len() - 1] as usize;
-            let dispatch = Dispatch::new(kernel, label).constant(0, add).read(x);
+            let dispatch = Dispatch::new(gemv.kernel, label).constant(0, add).read(x);
             self.pass.push(
                 Self::bind_weights(dispatch, &group, add)
                     .read(self.step)
                     .params(&params)
-                    .grid(blocks.div_ceil(policy::GEMV_SIMDGROUPS), 1, 1)
+                    .grid(blocks.div_ceil(gemv.blocks), 1, 1)
                     .threads(policy::GEMV_SIMDGROUPS * 32),
             );
         }
@@ -212,7 +212,7 @@ impl Graph<'_> {
                 params.float_outputs |= u32::from(o.float) << slot;
                 params.encoding[slot] = o.matrix.encoding;
             }
-            let kernel = format!("gemm_{}_{}x{}", form.name(), tile.rows, tile.columns);
+            let kernel = format!("gemm_{}_{}", form.name(), tile.name());
             let dispatch = Dispatch::new(kernel, label).constant(0, add).read(x);
             self.pass.push(
                 Self::bind_weights(dispatch, &group, add)

@@ -17,8 +17,8 @@ struct Case {
     simdgroups: usize,
     norm: bool,
     add: bool,
-    /// Units on their way at a time, for the kernels that fetch ahead.
-    depth: Option<usize>,
+    /// The kernel, where its name says more than form, rows and tokens; and its row blocks to a threadgroup.
+    kernel: Option<(&'static str, usize)>,
 }
 
 fn run(case: &Case, checked: bool) {
@@ -43,8 +43,8 @@ fn run(case: &Case, checked: bool) {
 
     let form = gemv_form(&placed[0]);
     let name = if norm { "gemv_norm" } else { "gemv" };
-    let kernel = match case.depth {
-        Some(depth) => format!("{name}_deep_{form}_r{}_d{depth}", case.rows_per_block),
+    let kernel = match case.kernel {
+        Some((kernel, _)) => kernel.into(),
         None => format!("{name}_{form}_r{}_m{}", case.rows_per_block, case.tokens),
     };
     let mut params = GemvParams {
@@ -99,7 +99,11 @@ fn run(case: &Case, checked: bool) {
         dispatch
             .read(step)
             .params(&params)
-            .grid(end.div_ceil(case.simdgroups), m.div_ceil(case.tokens), 1)
+            .grid(
+                end.div_ceil(case.kernel.map_or(case.simdgroups, |(_, blocks)| blocks)),
+                m.div_ceil(case.tokens),
+                1,
+            )
             .threads(case.simdgroups * 32),
     );
 
@@ -153,7 +157,7 @@ fn sweep(encoding: Encoding, rows_per_block: &[usize], ks: &[usize]) {
                             simdgroups: 8,
                             norm,
                             add,
-                            depth: None,
+                            kernel: None,
                         },
                         false,
                     );
@@ -173,10 +177,10 @@ fn q8() {
     sweep(Q8, &[2, 4], &[64, 512, 4160]);
 }
 
-/// The kernels that fetch ahead, over edges of their units (32 and 16 columns), depths and row blocks.
+/// The kernels that fetch ahead, over edges of their units (32 and 16 columns), blocks (128), depths and row blocks.
 #[test]
-fn deep() {
-    let case = |rows: &[usize], k, encoding, (rows_per_block, depth), norm, add| Case {
+fn ahead() {
+    let case = |rows: &[usize], k, encoding, (kernel, rows_per_block, blocks), norm, add| Case {
         rows: rows.to_vec(),
         k,
         m: 1,
@@ -186,21 +190,28 @@ fn deep() {
         simdgroups: 8,
         norm,
         add,
-        depth: Some(depth),
+        kernel: Some((kernel, blocks)),
     };
+    let with_norm = [
+        (Q4, ("gemv_norm_tiles_t1_d2", 16, 1)),
+        (Q4, ("gemv_norm_tiles_t2_d2", 32, 1)),
+        (Q8, ("gemv_norm_deep_q8_r1_d4", 1, 8)),
+    ];
+    let without = [(Q4, ("gemv_deep_q4_r2_d4", 2, 8)), (Q8, ("gemv_deep_q8_r1_d4", 1, 8))];
     for k in [64, 192, 2048, 2112, 4160] {
-        for (encoding, kernel) in [(Q4, (2, 2)), (Q4, (4, 2)), (Q8, (1, 4))] {
-            let r = kernel.0;
-            run(&case(&[8 * r + 1, 1, r, 3], k, encoding, kernel, true, false), false);
+        for (encoding, kernel) in with_norm {
+            let r = kernel.1;
+            run(&case(&[2 * r + 1, 1, r, 3], k, encoding, kernel, true, false), false);
         }
-        for (encoding, kernel) in [(Q4, (1, 4)), (Q4, (2, 4)), (Q8, (1, 4))] {
-            let r = kernel.0;
+        for (encoding, kernel) in without {
+            let r = kernel.1;
             run(&case(&[8 * r + 1, 1, r, 3], k, encoding, kernel, false, false), false);
             run(&case(&[8 * r - 1], k, encoding, kernel, false, true), false);
         }
     }
-    run(&case(&[9, 2], 192, Q4, (2, 2), true, false), true);
-    run(&case(&[3], 192, Q8, (1, 4), false, true), true);
+    run(&case(&[17, 2], 192, Q4, with_norm[0].1, true, false), true);
+    run(&case(&[3], 192, Q4, without[0].1, false, true), true);
+    run(&case(&[3], 192, Q8, without[1].1, false, true), true);
 }
 
 #[test]
@@ -227,7 +238,7 @@ fn several_tokens() {
                     simdgroups: 8,
                     norm: true,
                     add: false,
-                    depth: None,
+                    kernel: None,
                 },
                 false,
             );
@@ -251,7 +262,7 @@ fn checked() {
                     simdgroups: 8,
                     norm,
                     add,
-                    depth: None,
+                    kernel: None,
                 },
                 true,
             );
@@ -268,7 +279,7 @@ fn checked() {
             simdgroups: 8,
             norm: true,
             add: false,
-            depth: None,
+            kernel: None,
         },
         true,
     );

@@ -140,6 +140,23 @@ MSL_ALWAYS_INLINE uint expand_pair(uint word, uint shifted, uint scale, uint bia
   const uint code = fma_bfloats(plus_128, 0x3f803f80u, 0xc300c300u);
   return fma_bfloats(code, scale, bias);
 }
+template <int BYTE>
+MSL_ALWAYS_INLINE uint number_pair(uint word, uint shifted) {
+  constexpr uint SELECT = ((4 + BYTE) << 12) | ((4 + BYTE) << 8) | (BYTE << 4) | BYTE;
+  return fma_bfloats((__nvvm_prmt(word, shifted, SELECT) & 0x000f000fu) | 0x43004300u, 0x3f803f80u, 0xc300c300u);
+}
+MSL_ALWAYS_INLINE void code_numbers(__bf16* first, __bf16* second, uint word) {
+  const uint shifted = word >> 4;
+  unpair(first, number_pair<0>(word, shifted));
+  unpair(first + 4, number_pair<1>(word, shifted));
+  unpair(second, number_pair<2>(word, shifted));
+  unpair(second + 4, number_pair<3>(word, shifted));
+}
+// d += a * b^T for eight vectors: half of a right tile.
+MSL_ALWAYS_INLINE void multiply_eight(float* d, const __bf16* a, const __bf16* b) {
+  const uint left[4] = {pair(a), pair(a + 2), pair(a + 4), pair(a + 6)};
+  mma_16x8x16<__bf16>(d, left, pair(b), pair(b + 4));
+}
 // Eight codes of a row into pairs 0 and 2 of each of a slab's two tiles.
 MSL_ALWAYS_INLINE void expand_codes(__bf16* first, __bf16* second, uint word, uint factors) {
   const uint scale = __nvvm_prmt(factors, 0, 0x1010);
