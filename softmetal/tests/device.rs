@@ -437,12 +437,15 @@ fn a_kernel_that_is_wrong_through_tensor_operations_is_noticed() {
         .into_iter()
         .filter(|source| !source.is_unit() || source.name == "attention_prefill.metal")
         .collect();
-    let options = || MetalOptions {
-        tensor_operations: true,
-        cache: None,
-        progress: &mut |_, _| {},
+    let open = |sources: &[SourceFile]| {
+        let options = MetalOptions {
+            tensor_operations: true,
+            cache: None,
+            progress: &mut |_, _| {},
+        };
+        MetalDevice::with_sources(sources, options).unwrap()
     };
-    let device = MetalDevice::with_sources(&sources, options()).unwrap();
+    let device = open(&sources);
     assert_eq!((device.family(), device.notices()), (KernelFamily::Tensor, vec![]));
     drop(device);
     for source in &mut sources {
@@ -450,7 +453,7 @@ fn a_kernel_that_is_wrong_through_tensor_operations_is_noticed() {
             "#if TILE_BACKEND == TILE_TENSOR\n#define sigmoid(x) 1.0f\n#endif\ntemplate <int D, int DIM_SPLIT>";
         source.text = source.text.replace("template <int D, int DIM_SPLIT>", broken);
     }
-    let device = MetalDevice::with_sources(&sources, options()).unwrap();
+    let device = open(&sources);
     assert_eq!(device.family(), KernelFamily::Simdgroup);
     let notice = device.notices().remove(0);
     assert!(

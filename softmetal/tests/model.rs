@@ -1,10 +1,19 @@
 //! The suite of `lily-gpu/tests/metal` over the software Metal: whole models through the real Metal host code.
 
 #[path = "../../lily-gpu/tests/metal/suite.rs"]
+#[allow(dead_code, reason = "other devices take other parts")]
 mod suite;
 
 use lily_gpu::emulator::{EmulatorDevice, EmulatorOptions};
 use softmetal::{MachineSpec, SoftMetal};
+
+/// A GPU that is fast enough for whole passes, so that each is one command buffer.
+fn fast() -> MachineSpec {
+    MachineSpec {
+        seconds_per_dispatch: Some(1e-5),
+        ..MachineSpec::m1()
+    }
+}
 
 /// M1 to M4 multiply through `simdgroup_matrix`.
 #[test]
@@ -25,12 +34,7 @@ fn prefill_through_tensor_operations() {
 /// Decode has no matrix tiles, so the emulator device runs the very same code: every logit must be the same.
 #[test]
 fn decode_is_what_the_emulator_device_computes() {
-    // A GPU that is fast enough for whole passes.
-    let spec = MachineSpec {
-        seconds_per_dispatch: Some(1e-5),
-        ..MachineSpec::m1()
-    };
-    let mac = SoftMetal::install(spec);
+    let mac = SoftMetal::install(fast());
     for name in ["mini", "tiny"] {
         let on_metal = suite::decode(&mut suite::model(name), name, 12);
         let emulator = EmulatorDevice::new(EmulatorOptions::default()).unwrap();
@@ -67,6 +71,32 @@ fn the_system_gpu() {
     );
     suite::few_tokens(&mut suite::model_on(device, "tiny"), "tiny");
     mac.assert_clean();
+}
+
+/// The trained model: quality on some rows of its goldens, and text as the CPU writes it.
+#[test]
+fn the_demo_model() {
+    let mac = SoftMetal::install(MachineSpec::m5_max());
+    suite::demo_quality(suite::open(), Some(64), 4);
+    mac.assert_clean();
+    let mac = SoftMetal::install(MachineSpec::m4_max());
+    suite::greedy_text(suite::open(), 2, 24);
+    mac.assert_clean();
+}
+
+#[test]
+fn every_switch_off() {
+    let mac = SoftMetal::install(MachineSpec::m4_max());
+    suite::each_switch_off(suite::open, "tiny", 33, 2);
+    mac.assert_clean();
+}
+
+#[test]
+fn tokens_that_the_device_chooses() {
+    let mac = SoftMetal::install(fast());
+    suite::hand_off(&mut suite::model("mini"), "mini", 12);
+    mac.assert_clean();
+    assert!(mac.statistics().most_in_flight <= 2);
 }
 
 #[test]

@@ -3,16 +3,18 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
 mod checker;
-mod common;
 mod demo;
 mod hand_off;
 mod state;
+#[allow(dead_code, reason = "other devices take other parts")]
+mod suite;
 mod switches;
 
-use common::{Difference, Golden, assert_close, decoded, model, prefilled};
 use lily_gpu::Switches;
 use lily_gpu::emulator::EmulatorOptions;
 use lily_gpu::policy::Family;
+use suite::common;
+use suite::common::{Difference, Golden, assert_close, decoded, model, prefilled};
 
 fn golden(name: &str) -> Golden {
     Golden::read(&format!("{name}/golden.safetensors"), "token_ids", "logits.numpy_f64")

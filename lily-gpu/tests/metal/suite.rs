@@ -7,12 +7,17 @@ pub use goldens::*;
 use lily_gpu::GpuModel;
 use lily_gpu::metal::{MetalDevice, MetalOptions};
 
-/// The model of a fixture on the system's GPU.
-pub fn model(name: &str) -> GpuModel<MetalDevice> {
+/// The system's GPU.
+pub fn open() -> MetalDevice {
     let options = MetalOptions {
         tensor_operations: true,
         cache: None,
         progress: &mut |_, _| {},
     };
-    model_on(MetalDevice::open(options).unwrap(), name)
+    MetalDevice::open(options).unwrap()
+}
+
+/// The model of a fixture on the system's GPU.
+pub fn model(name: &str) -> GpuModel<MetalDevice> {
+    model_on(open(), name)
 }
