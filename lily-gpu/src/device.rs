@@ -157,6 +157,17 @@ pub trait Device: Send + 'static {
     /// # Errors
     /// Where the device failed.
     fn submit(&mut self, recording: RecordingId) -> Result<Event, GpuError>;
+
+    /// Runs a pass that is not run again.
+    ///
+    /// # Errors
+    /// As [`Device::record`] and [`Device::submit`].
+    fn run_once(&mut self, pass: &Pass) -> Result<Event, GpuError> {
+        let recording = self.record(pass)?;
+        let event = self.submit(recording);
+        self.discard(recording);
+        event
+    }
 }
 
 /// Any device behind one type, so that a program can choose one when it runs.
@@ -219,5 +230,9 @@ impl Device for Box<dyn Device> {
 
     fn submit(&mut self, recording: RecordingId) -> Result<Event, GpuError> {
         (**self).submit(recording)
+    }
+
+    fn run_once(&mut self, pass: &Pass) -> Result<Event, GpuError> {
+        (**self).run_once(pass)
     }
 }

@@ -434,10 +434,7 @@ impl<D: Device> GpuModel<D> {
     }
 
     fn run(&mut self, pass: &Pass) -> Result<(), GpuError> {
-        let recording = self.device.record(pass)?;
-        let result = self.device.submit(recording);
-        self.device.discard(recording);
-        result.map(drop)
+        self.device.run_once(pass).map(drop)
     }
 
     /// Logits of rows `[first, first + rows)` of the chunk that was prefilled last.

@@ -278,6 +278,39 @@ impl CudaDevice {
         Ok(())
     }
 
+    /// The launches of a pass, whose kernels are compiled now where they are not yet.
+    fn launches(&mut self, pass: &Pass) -> Result<Vec<Launch>, GpuError> {
+        self.enter()?;
+        self.kernels.prepare(&self.gpu, pass.dispatches())?;
+        let address = |slice: &Slice| self.address(slice);
+        let unused = |slot: usize| self.unused + (slot.min(SLOTS - 1) * UNUSED_BYTES) as u64;
+        let launches = pass.dispatches().iter().map(|dispatch| {
+            let pipeline = self.kernels.pipeline(dispatch)?;
+            Launch::new(dispatch, pipeline, &address, &unused)
+        });
+        launches.collect()
+    }
+
+    /// Waits while too much is in flight.
+    fn make_way(&mut self) -> Result<(), GpuError> {
+        while self.in_flight.len() >= MAX_IN_FLIGHT {
+            self.finish_oldest()?;
+        }
+        Ok(())
+    }
+
+    /// Marks the end of what was queued.
+    fn mark_end(&mut self) -> Result<Event, GpuError> {
+        let mark = match self.spare_marks.pop() {
+            Some(mark) => mark,
+            None => Mark::new(false)?,
+        };
+        mark.set(&self.stream)?;
+        self.submitted += 1;
+        self.in_flight.push_back((self.submitted, mark));
+        Ok(Event(self.submitted))
+    }
+
     fn wait_for_all(&mut self) -> Result<(), GpuError> {
         let waited = self.stream.wait();
         self.note(waited)
@@ -434,15 +467,7 @@ impl Device for CudaDevice {
     }
 
     fn record(&mut self, pass: &Pass) -> Result<RecordingId, GpuError> {
-        self.enter()?;
-        self.kernels.prepare(&self.gpu, pass.dispatches())?;
-        let address = |slice: &Slice| self.address(slice);
-        let unused = |slot: usize| self.unused + (slot.min(SLOTS - 1) * UNUSED_BYTES) as u64;
-        let launches = pass.dispatches().iter().map(|dispatch| {
-            let pipeline = self.kernels.pipeline(dispatch)?;
-            Launch::new(dispatch, pipeline, &address, &unused)
-        });
-        let launches = launches.collect::<Result<Vec<_>, GpuError>>()?;
+        let launches = self.launches(pass)?;
         let recording = match self.trace {
             Some(_) => Recording::Traced(launches),
             None => Recording::graph(launches, &pass.edges(), self.early)?,
@@ -461,19 +486,23 @@ impl Device for CudaDevice {
 
     fn submit(&mut self, recording: RecordingId) -> Result<Event, GpuError> {
         self.enter()?;
-        while self.in_flight.len() >= MAX_IN_FLIGHT {
-            self.finish_oldest()?;
-        }
+        self.make_way()?;
         let ran = self.run(recording);
         self.note(ran)?;
-        let mark = match self.spare_marks.pop() {
-            Some(mark) => mark,
-            None => Mark::new(false)?,
+        self.mark_end()
+    }
+
+    /// Launch by launch: the GPU starts at once, and making a graph would take longer than it saves.
+    fn run_once(&mut self, pass: &Pass) -> Result<Event, GpuError> {
+        let mut launches = self.launches(pass)?;
+        self.make_way()?;
+        let (stream, early) = (&self.stream, self.early);
+        let ran = match &mut self.trace {
+            Some(trace) => trace.run(stream, &mut launches),
+            None => launches.iter_mut().try_for_each(|launch| launch.run(stream, early)),
         };
-        mark.set(&self.stream)?;
-        self.submitted += 1;
-        self.in_flight.push_back((self.submitted, mark));
-        Ok(Event(self.submitted))
+        self.note(ran)?;
+        self.mark_end()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::driver::{Graph, GraphBuilder, Grid, Parameters};
+use super::driver::{Graph, GraphBuilder, Grid, Parameters, Stream, launch};
 use super::kernels::Pipeline;
 use crate::error::GpuError;
 use crate::pass::{Argument, Dispatch};
@@ -84,6 +84,15 @@ impl Launch {
             label: dispatch.label.clone(),
             kernel: dispatch.kernel.clone(),
         })
+    }
+}
+
+impl Launch {
+    /// Runs it after the work that is queued.
+    pub fn run(&mut self, stream: &Stream, early: bool) -> Result<(), GpuError> {
+        let function = &self.pipeline.function;
+        launch(stream, function, self.grid, &mut self.parameters, early)
+            .map_err(|error| GpuError::Device(format!("{} ({}): {error}", self.label, self.kernel)))
     }
 }
 
