@@ -525,41 +525,22 @@ pub struct Grid {
     pub threadgroup_bytes: u32,
 }
 
-/// Launches a kernel after the work that is queued. With `early`, it may start before the kernel that was launched last is done; it
-/// waits for it itself. The caller has checked that its parameters are those of the kernel.
-pub fn launch(
-    stream: &Stream,
-    function: &Function,
-    grid: Grid,
-    parameters: &mut Parameters,
-    early: bool,
-) -> Result<(), GpuError> {
+/// Launches a kernel after the work that is queued. The caller has checked that its parameters are those of the kernel.
+pub fn launch(stream: &Stream, function: &Function, grid: Grid, parameters: &mut Parameters) -> Result<(), GpuError> {
     let mut pointers = parameters.pointers();
     let ([gx, gy, gz], [tx, ty, tz]) = (grid.threadgroups, grid.threads);
-    let mut attribute = sys::CUlaunchAttribute {
-        id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-        pad: [0; 4],
-        value: sys::CUlaunchAttributeValue {
-            programmaticStreamSerializationAllowed: 1,
-        },
-    };
-    let described = sys::CUlaunchConfig {
-        gridDimX: gx,
-        gridDimY: gy,
-        gridDimZ: gz,
-        blockDimX: tx,
-        blockDimY: ty,
-        blockDimZ: tz,
-        sharedMemBytes: grid.threadgroup_bytes,
-        hStream: stream.0,
-        attrs: &raw mut attribute,
-        numAttrs: u32::from(early),
-    };
     // SAFETY: the pointers name one value for each parameter, of its size, which are copied by the call.
     let code = unsafe {
-        sys::cuLaunchKernelEx(
-            &raw const described,
+        sys::cuLaunchKernel(
             function.function,
+            gx,
+            gy,
+            gz,
+            tx,
+            ty,
+            tz,
+            grid.threadgroup_bytes,
+            stream.0,
             pointers.as_mut_ptr(),
             ptr::null_mut(),
         )

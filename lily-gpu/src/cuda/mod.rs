@@ -492,14 +492,15 @@ impl Device for CudaDevice {
         self.mark_end()
     }
 
-    /// Launch by launch: the GPU starts at once, and making a graph would take longer than it saves.
+    /// Launch by launch: the GPU starts at once, and making a graph would take longer than it saves. None starts early: what waits
+    /// would take room from what runs (H200, prefill of 4,096 tokens: 21,600 tokens/s without, 20,000 with; 2026-11-29).
     fn run_once(&mut self, pass: &Pass) -> Result<Event, GpuError> {
         let mut launches = self.launches(pass)?;
         self.make_way()?;
-        let (stream, early) = (&self.stream, self.early);
+        let stream = &self.stream;
         let ran = match &mut self.trace {
             Some(trace) => trace.run(stream, &mut launches),
-            None => launches.iter_mut().try_for_each(|launch| launch.run(stream, early)),
+            None => launches.iter_mut().try_for_each(|launch| launch.run(stream)),
         };
         self.note(ran)?;
         self.mark_end()

@@ -89,9 +89,9 @@ impl Launch {
 
 impl Launch {
     /// Runs it after the work that is queued.
-    pub fn run(&mut self, stream: &Stream, early: bool) -> Result<(), GpuError> {
+    pub fn run(&mut self, stream: &Stream) -> Result<(), GpuError> {
         let function = &self.pipeline.function;
-        launch(stream, function, self.grid, &mut self.parameters, early)
+        launch(stream, function, self.grid, &mut self.parameters)
             .map_err(|error| GpuError::Device(format!("{} ({}): {error}", self.label, self.kernel)))
     }
 }

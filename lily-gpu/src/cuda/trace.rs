@@ -38,7 +38,6 @@ impl Trace {
                 &launched.pipeline.function,
                 launched.grid,
                 &mut launched.parameters,
-                false,
             )
             .and_then(|()| self.marks[1].set(stream))
             .and_then(|()| self.marks[1].wait())
