@@ -165,7 +165,7 @@ impl Graph<'_> {
                     .read(matrix.biases)
                     .write(y)
                     .params(&params)
-                    .grid((matrix.cols / 32).div_ceil(64), rows, 1)
+                    .grid(rows, (matrix.cols / 32).div_ceil(64), 1)
                     .threads(64),
             );
             let encoding = Encoding {
