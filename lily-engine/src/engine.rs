@@ -108,6 +108,7 @@ struct Shared {
     info: EngineInfo,
     options: EngineOptions,
     status: Arc<Mutex<EngineStatus>>,
+    thread: Mutex<Option<thread::JoinHandle<()>>>,
 }
 
 impl Drop for Shared {
@@ -143,7 +144,7 @@ impl Engine {
             Arc::clone(&status),
         );
         let on_exit = Arc::clone(&inbox);
-        thread::Builder::new()
+        let thread = thread::Builder::new()
             .name("engine".into())
             .spawn(move || {
                 // If the backend panics, requests must not wait for ever: the queue is dropped, and with it the callers' streams end.
@@ -157,6 +158,7 @@ impl Engine {
                 info,
                 options,
                 status,
+                thread: Mutex::new(Some(thread)),
             }),
         })
     }
@@ -200,6 +202,17 @@ impl Engine {
     /// Takes no more requests; those that wait or run finish. Does not wait for them.
     pub fn shut_down(&self) {
         self.shared.inbox.close();
+    }
+
+    /// Shuts down, and waits until the backend is gone: a program that ends while a GPU's driver still works for it may crash on its way out. Those
+    /// who read replies must have read them or dropped them, else this waits for ever.
+    pub fn finish(&self) {
+        self.shut_down();
+        let thread = self.shared.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            // A panic of the backend has been reported by its thread.
+            let _ = thread.join();
+        }
     }
 }
 

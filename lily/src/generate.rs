@@ -127,7 +127,9 @@ pub fn run(args: GenerateArgs) -> Result<(), CliError> {
         request.stop_tokens.clear();
     }
     let engine = start(&args, &checkpoint)?;
-    print(&engine, request, args.json)
+    let printed = print(&engine, request, args.json);
+    engine.finish();
+    printed
 }
 
 fn prompt_text(args: &GenerateArgs) -> Result<Option<String>, CliError> {

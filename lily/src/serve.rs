@@ -89,11 +89,15 @@ pub fn run(args: ServeArgs) -> Result<(), CliError> {
     config.name_model(args.served_name.as_deref().unwrap_or(&checkpoint.name));
     let engine = args.start_engine(&checkpoint)?;
     announce(&config, listener.local_addr()?, &checkpoint, &engine)?;
-    let app = App::new(config, engine, Arc::new(checkpoint));
-    runtime.block_on(async {
+    let app = App::new(config, engine.clone(), Arc::new(checkpoint));
+    let served = runtime.block_on(async {
         serve(listener, app, stop_signal()?).await;
         Ok(())
-    })
+    });
+    // With it go the connections that are left, and the replies that they read.
+    drop(runtime);
+    engine.finish();
+    served
 }
 
 impl ServeArgs {

@@ -89,17 +89,20 @@ pub fn run(args: ChatArgs) -> Result<(), CliError> {
     // A checkpoint without a template is refused before anything is typed.
     checkpoint.chat_template()?;
     let engine = model::start_engine(&checkpoint, &args.device, &args.memory)?;
-    let mut session = Session::new(checkpoint, engine, args.sampling)?;
+    let mut session = Session::new(checkpoint, engine.clone(), args.sampling)?;
     session.system = args.system;
     session.thinking = match (args.think, args.no_think) {
         (true, _) => Some(true),
         (_, true) => Some(false),
         _ => None,
     };
-    match message {
+    let chatted = match message {
         Some(message) => once(&mut session, &message, args.json),
         None => interactive::run(&mut session),
-    }
+    };
+    drop(session);
+    engine.finish();
+    chatted
 }
 
 /// The message: the paragraphs on the command line, or what is piped in; `None` for an interactive chat.
