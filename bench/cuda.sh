@@ -42,12 +42,14 @@ correct() { # Against the golden logits of float64.
     done
 }
 
-sanitize() { # Bad accesses and races of a small run: every kernel of prefill and decode.
-    local small=(generate --device cuda -m tests/fixtures/tiny/mlx-4bit --max-tokens 3 --temperature 0 --ignore-eos --prompt-ids)
-    small+=("$(seq -s, 1 40)")
+sanitize() { # Bad accesses and races: every kernel of prefill and of decode.
+    local demo=(eval --device cuda --golden demo/golden.safetensors)
+    local tiny=(generate --device cuda -m tests/fixtures/tiny/mlx-4bit --max-tokens 4 --temperature 0 --ignore-eos --prompt-ids)
+    tiny+=("$(seq -s, 1 40)")
     for tool in memcheck racecheck; do
-        run "sanitize-$tool" 150 compute-sanitizer --tool "$tool" --error-exitcode 9 "$lily" "${small[@]}"
-        grep -h "ERROR SUMMARY\|RACECHECK SUMMARY" "$out/sanitize-$tool.txt" "$out/sanitize-$tool.err"
+        run "sanitize-$tool-demo" 150 compute-sanitizer --tool "$tool" --error-exitcode 9 "$lily" "${demo[@]}"
+        run "sanitize-$tool-tiny" 150 compute-sanitizer --tool "$tool" --error-exitcode 9 "$lily" "${tiny[@]}"
+        grep -h "ERROR SUMMARY\|RACECHECK SUMMARY" "$out/sanitize-$tool"-*.txt
     done
 }
 

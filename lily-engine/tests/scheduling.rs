@@ -290,6 +290,16 @@ fn shutting_down_finishes_what_runs() {
 }
 
 #[test]
+fn after_the_end_nobody_holds_the_backend() {
+    let (engine, log) = engine(slow(), EngineOptions::default());
+    let running = engine.submit(request(&prompt(5, 1), 1000)).unwrap();
+    drop(running);
+    engine.finish();
+    assert_eq!(std::sync::Arc::strong_count(&log), 1);
+    engine.finish();
+}
+
+#[test]
 fn a_generation_outlives_the_handles() {
     let (engine, _) = engine(slow(), EngineOptions::default());
     let mut generation = engine.submit(request(&prompt(5, 1), 50)).unwrap();

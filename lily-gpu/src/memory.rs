@@ -59,32 +59,33 @@ impl MemoryPlan {
         available.saturating_sub(self.total(0)) / self.token.max(1)
     }
 
-    /// Refuses what does not fit.
+    /// Refuses what does not fit: the model and a sequence of `context` tokens, or a first short one for `None`.
     ///
     /// # Errors
-    /// The model and a first short sequence take more than `available`; the message says what each part takes and what would fit.
-    pub fn check(&self, device: &str, available: usize) -> Result<(), GpuError> {
-        let needed = self.total(self.first_tokens);
+    /// They take more than `available`; the message says what each part takes and what would fit.
+    pub fn check(&self, device: &str, available: usize, context: Option<usize>) -> Result<(), GpuError> {
+        let tokens = context.unwrap_or(self.first_tokens).max(self.first_tokens);
+        let needed = self.total(tokens);
         if needed <= available {
             return Ok(());
         }
         let gb = |bytes: usize| bytes as f64 / 1e9;
-        let rest = needed - self.weights;
-        let fits = match available.checked_sub(rest) {
-            Some(most) if most > 0 => format!(
-                "weights of up to {:.1} GB fit: take a checkpoint with fewer bits or parameters",
+        let least = self.total(self.first_tokens) - self.weights;
+        let fits = match (self.tokens_in(available), available.checked_sub(least)) {
+            (tokens, _) if tokens >= self.first_tokens => format!("a context of {tokens} tokens fits (--context)"),
+            (_, Some(most)) if most > 0 => format!(
+                "weights of up to {:.1} GB fit: take a checkpoint with fewer bits or parameters, or --device cpu",
                 gb(most)
             ),
-            _ => "no model of this width fits".into(),
+            _ => "no model of this width fits: take --device cpu".into(),
         };
         Err(GpuError::Device(format!(
-            "the model does not fit on the device ({device}): {:.1} GB are needed ({:.1} GB of weights, {:.1} GB to work in, {:.2} GB for a first \
-             sequence of {} tokens), {:.1} GB are free; {fits}, or --device cpu",
+            "the model does not fit on the device ({device}): {:.1} GB are needed ({:.1} GB of weights, {:.1} GB to work in, {:.2} GB for \
+             a sequence of {tokens} tokens), {:.1} GB are free; {fits}",
             gb(needed),
             gb(self.weights),
             gb(self.working),
-            gb(self.sequence + self.token * self.first_tokens),
-            self.first_tokens,
+            gb(self.sequence + self.token * tokens),
             gb(available)
         )))
     }
@@ -107,8 +108,8 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_refused_with_what_would() {
         let plan = plan();
-        plan.check("H200", 20_000_000_000).unwrap();
-        let message = plan.check("RTX 4080", 16_000_000_000).unwrap_err().to_string();
+        plan.check("H200", 20_000_000_000, None).unwrap();
+        let message = plan.check("RTX 4080", 16_000_000_000, None).unwrap_err().to_string();
         for part in [
             "RTX 4080",
             "20.0 GB are needed",
@@ -119,11 +120,28 @@ mod tests {
             assert!(message.contains(part), "{part}: {message}");
         }
         assert!(
-            plan.check("tiny", 500_000_000)
+            plan.check("tiny", 500_000_000, None)
                 .unwrap_err()
                 .to_string()
                 .contains("no model of this width")
         );
+    }
+
+    #[test]
+    fn a_context_that_does_not_fit_is_refused_with_one_that_does() {
+        let plan = plan();
+        plan.check("RTX 4090", 22_000_000_000, Some(65_536)).unwrap();
+        let message = plan
+            .check("RTX 4090", 22_000_000_000, Some(262_144))
+            .unwrap_err()
+            .to_string();
+        let fits = plan.tokens_in(22_000_000_000);
+        assert!(
+            message.contains(&format!("a context of {fits} tokens fits")),
+            "{message}"
+        );
+        plan.check("RTX 4090", 22_000_000_000, Some(fits)).unwrap();
+        assert!(plan.check("RTX 4090", 22_000_000_000, Some(fits + 1)).is_err());
     }
 
     #[test]

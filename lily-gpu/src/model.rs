@@ -138,7 +138,7 @@ impl<D: Device> GpuModel<D> {
             ));
         }
         let plan = MemoryPlan::of(&config, weights, &options)?;
-        plan.check(&device.describe().description, device.available())?;
+        plan.check(&device.describe().description, device.available(), options.max_context)?;
         let placed = GpuWeights::place(
             &config,
             weights,

@@ -117,7 +117,7 @@ pub fn run(args: BenchArgs) -> Result<(), CliError> {
         bytes: parts.iter().map(|part| part.bytes).sum(),
         read_per_token: parts.iter().map(|part| part.read_per_token).sum(),
     };
-    let mut backend = args.device.backend(&config, weights)?;
+    let mut backend = args.device.backend(&config, weights, None)?;
     let device = backend.device().description;
     if !args.json {
         writeln!(

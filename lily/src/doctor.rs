@@ -115,9 +115,12 @@ fn examine(args: &DoctorArgs) -> Result<Report, CliError> {
         tests: Vec::new(),
         bench: None,
     };
-    let opened = args
-        .device
-        .backend_with_notices(&checkpoint.config, checkpoint.weights.clone(), &mut report.notices);
+    let opened = args.device.backend_with_notices(
+        &checkpoint.config,
+        checkpoint.weights.clone(),
+        None,
+        &mut report.notices,
+    );
     let mut backend = match opened {
         Ok(backend) => backend,
         Err(error @ CliError::Usage(_)) => return Err(error),

@@ -168,7 +168,7 @@ fn start(args: &GenerateArgs, checkpoint: &Checkpoint) -> Result<Engine, CliErro
         Some(config) => {
             let weights = Weights::synthetic(&config, 0);
             let bytes = model::weight_bytes(&weights);
-            let backend = args.device.backend(&config, weights)?;
+            let backend = args.device.backend(&config, weights, memory.context)?;
             let options = memory.options(&backend, bytes);
             Ok(Engine::start(backend, Vocabulary::new(&checkpoint.tokenizer), options)?)
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use lily_cpu::{CpuModel, CpuOptions, KvPrecision};
-use lily_engine::{Engine, EngineOptions, Vocabulary};
+use lily_engine::{Backend, Engine, EngineOptions, Vocabulary};
 use lily_gpu::emulator::{EmulatorDevice, EmulatorOptions};
 use lily_gpu::{GpuModel, GpuOptions, Switches, policy, system};
 use lily_model::{Checkpoint, ModelConfig, Source, Weights, hub};
@@ -138,9 +138,15 @@ impl DeviceArgs {
     }
 
     /// The backend over `weights`; what the user should know of it is logged.
-    pub fn backend(&self, config: &ModelConfig, weights: Weights) -> Result<AnyBackend, CliError> {
+    /// With `context`, sequences may have so many tokens, and a GPU without room for one of them is refused before anything is loaded.
+    pub fn backend(
+        &self,
+        config: &ModelConfig,
+        weights: Weights,
+        context: Option<usize>,
+    ) -> Result<AnyBackend, CliError> {
         let mut notices = Vec::new();
-        let backend = self.backend_with_notices(config, weights, &mut notices);
+        let backend = self.backend_with_notices(config, weights, context, &mut notices);
         for notice in notices {
             tracing::warn!("{notice}");
         }
@@ -152,6 +158,7 @@ impl DeviceArgs {
         &self,
         config: &ModelConfig,
         weights: Weights,
+        context: Option<usize>,
         notices: &mut Vec<String>,
     ) -> Result<AnyBackend, CliError> {
         let (config, switches) = (Arc::new(config.clone()), self.switches()?);
@@ -160,7 +167,7 @@ impl DeviceArgs {
             let options = GpuOptions {
                 switches,
                 max_chunk: policy::max_chunk(device.family()),
-                ..GpuOptions::default()
+                max_context: context.map(|tokens| tokens.clamp(1, config.max_position_embeddings)),
             };
             let loading = Loading::new(weight_bytes(&weights) as u64);
             let model = GpuModel::new(device, config.clone(), &weights, options, &mut |bytes| {
@@ -222,9 +229,14 @@ impl MemoryArgs {
             total.saturating_sub(weight_bytes).saturating_sub(FOR_EVERYTHING_ELSE)
         });
         let free = free.max(LEAST);
+        // Who asks for a context gets the memory that one sequence of it takes.
+        let asked = self.context.map_or(0, |tokens| {
+            let tokens = tokens.min(backend.context_limit());
+            backend.sequence_bytes(tokens).min(free)
+        });
         EngineOptions {
             context_limit: self.context,
-            sequence_memory: Some(self.memory.unwrap_or(free / 2)),
+            sequence_memory: Some(self.memory.unwrap_or((free / 2).max(asked))),
             cache_memory: self.cache_memory.unwrap_or((free / 4).min(MOST_CACHE)),
             ..EngineOptions::default()
         }
@@ -279,7 +291,7 @@ pub fn weight_bytes(weights: &Weights) -> usize {
 
 /// An engine over `checkpoint`.
 pub fn start_engine(checkpoint: &Checkpoint, device: &DeviceArgs, memory: &MemoryArgs) -> Result<Engine, CliError> {
-    let backend = device.backend(&checkpoint.config, checkpoint.weights.clone())?;
+    let backend = device.backend(&checkpoint.config, checkpoint.weights.clone(), memory.context)?;
     let options = memory.options(&backend, weight_bytes(&checkpoint.weights));
     Ok(Engine::start(backend, Vocabulary::new(&checkpoint.tokenizer), options)?)
 }

@@ -118,7 +118,8 @@ impl ServeArgs {
     }
 
     fn start_engine(&self, checkpoint: &Checkpoint) -> Result<Engine, CliError> {
-        let backend = self.device.backend(&checkpoint.config, checkpoint.weights.clone())?;
+        let (config, weights) = (&checkpoint.config, checkpoint.weights.clone());
+        let backend = self.device.backend(config, weights, self.memory.context)?;
         let options = EngineOptions {
             max_sequences: self.parallel,
             queue_capacity: self.queue,

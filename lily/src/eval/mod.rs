@@ -62,7 +62,9 @@ pub fn run(mut args: EvalArgs) -> Result<(), CliError> {
     if args.golden.is_some() {
         args.device.exact = true;
     }
-    let mut backend = args.device.backend(&checkpoint.config, checkpoint.weights.clone())?;
+    let mut backend = args
+        .device
+        .backend(&checkpoint.config, checkpoint.weights.clone(), None)?;
     match (&args.golden, &args.text) {
         (Some(path), _) => golden::run(&mut backend, path, &args.golden_logits, args.chunk, args.json),
         (None, Some(path)) => {
