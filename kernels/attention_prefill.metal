@@ -327,3 +327,5 @@ template [[host_name("attention_prefill_64_s1")]] [[kernel]]
 decltype(attention_prefill<64, 1>) attention_prefill<64, 1>;
 template [[host_name("attention_prefill_256_w8")]] [[kernel]]
 decltype(attention_prefill_streamed<256, 8, 64>) attention_prefill_streamed<256, 8, 64>;
+template [[host_name("attention_prefill_256_w4")]] [[kernel]]
+decltype(attention_prefill_streamed<256, 4, 32>) attention_prefill_streamed<256, 4, 32>;

@@ -13,7 +13,7 @@ pub use shader_tool::TileBackend;
 use crate::device::{BufferId, Device, DeviceDescription, Event, Memory, RecordingId, Slice};
 use crate::error::GpuError;
 use crate::pass::{Access, Argument, Dispatch, Pass};
-use crate::policy::{self, Family};
+use crate::policy::Family;
 
 include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 
@@ -103,8 +103,8 @@ impl EmulatorDevice {
             },
         )?;
         let mut emulator = Emulator::new().with_order(options.shuffle.map_or(Order::Fixed, Order::Random));
-        if options.family == Family::Nvidia {
-            emulator = emulator.with_threadgroup_memory(policy::NVIDIA_THREADGROUP_BYTES);
+        if let Family::Nvidia { threadgroup_bytes, .. } = options.family {
+            emulator = emulator.with_threadgroup_memory(threadgroup_bytes);
         }
         if let Some(threads) = options.threads {
             emulator = emulator.with_threads(threads);

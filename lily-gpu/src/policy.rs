@@ -14,12 +14,44 @@ pub enum Family {
     /// M1 and later, and whatever else has no route of its own.
     #[default]
     Apple,
-    /// Compute capability 8.0 and later: copies into shared memory run beside the arithmetic.
-    Nvidia,
+    /// Compute capability 8.0 and later: copies into threadgroup memory run beside the arithmetic. The choices were measured on an H200.
+    Nvidia {
+        /// Multiprocessors.
+        processors: u32,
+        /// Threadgroup memory that one threadgroup may have.
+        threadgroup_bytes: u32,
+    },
 }
 
-/// Threadgroup memory of an NVIDIA GPU of compute capability 9.0; 8.0 has 64 KiB less.
-pub const NVIDIA_THREADGROUP_BYTES: u32 = 232_448;
+impl Family {
+    /// An H200, for which the emulator stands in.
+    pub const H200: Family = Family::Nvidia {
+        processors: 132,
+        threadgroup_bytes: 232_448,
+    };
+
+    /// Whether it is one of NVIDIA's.
+    pub fn is_nvidia(self) -> bool {
+        matches!(self, Family::Nvidia { .. })
+    }
+
+    /// Threadgroups that run side by side with `each` on a multiprocessor; 0 where that is not known.
+    fn side_by_side(self, each: usize) -> usize {
+        match self {
+            Family::Apple => 0,
+            Family::Nvidia { processors, .. } => processors as usize * each,
+        }
+    }
+
+    /// Threadgroup memory that a launch can give to a kernel.
+    fn threadgroup_bytes(self) -> usize {
+        match self {
+            Family::Apple => 0,
+            Family::Nvidia { threadgroup_bytes, .. } => threadgroup_bytes as usize,
+        }
+    }
+}
+
 /// Simdgroups of the threadgroups of the GEMV kernels: 256 threads.
 pub const GEMV_SIMDGROUPS: usize = 8;
 /// Tokens that one GEMV of a prefill chunk takes together.
@@ -50,37 +82,61 @@ pub struct Gemv {
     pub kernel: String,
     /// Rows of a row block.
     pub rows: usize,
-    /// Row blocks of a threadgroup, whose threads are those of [`GEMV_SIMDGROUPS`].
+    /// Row blocks of a threadgroup.
     pub blocks: usize,
+    /// Tokens of a threadgroup.
+    pub tokens: usize,
+    /// Threads of a threadgroup.
+    pub threads: usize,
+    /// It can add to its output: function constant 0.
+    pub adds: bool,
+    /// The most threadgroups, which then take several row blocks each.
+    pub most: Option<usize>,
 }
 
-/// The GEMV kernel for `rows` rows of a matrix and a norm to fold in. The rows of a chunk need kernels whose sums are the same for any number of tokens;
-/// a token that is being decoded does not.
-pub fn gemv_norm_kernel(family: Family, form: Form, rows: usize, tokens: usize, decoding: bool) -> Gemv {
-    match form {
-        // H200, 2026-11-29: 12,352 rows of 2,048 in 10.8 us against 12.3 by gemv_norm_q4_r4_m1, 9,216 in 9.4 against 12.4; 248,320 in 125 (two tiles),
-        // 141 (one) and 187
-        Form::Q4 if family == Family::Nvidia && decoding => {
-            let tiles = if rows >= 65_536 { 2 } else { 1 };
-            Gemv {
-                kernel: format!("gemv_norm_tiles_t{tiles}_d2"),
-                rows: 16 * tiles,
-                blocks: 1,
-            }
+impl Gemv {
+    /// With the threads of [`GEMV_SIMDGROUPS`].
+    fn new(kernel: String, rows: usize, blocks: usize, tokens: usize) -> Gemv {
+        Gemv {
+            kernel,
+            rows,
+            blocks,
+            tokens,
+            threads: GEMV_SIMDGROUPS * 32,
+            adds: true,
+            most: None,
         }
+    }
+}
+
+/// The kernel for `rows` rows of `k` columns, `m` tokens and a norm to fold in. The rows of a chunk need kernels whose sums are the same for any number of tokens;
+/// a token that is being decoded does not.
+pub fn gemv_norm_kernel(family: Family, form: Form, (rows, k): (usize, usize), m: usize, decoding: bool) -> Gemv {
+    match form {
+        // H200, 2026-11-29: 12,352 rows of 2,048 in 9.7 us against 12.3 by gemv_norm_q4_r4_m1, 9,216 in 8.4 against 12.4, 248,320 in 111 against 187
+        Form::Q4 if family.is_nvidia() && decoding && k <= 2048 => Gemv {
+            most: Some(family.side_by_side(2)),
+            ..Gemv::new("gemv_norm_tiles".into(), 16, 1, 1)
+        },
         // 257 rows of 2,048 in 3.1 us against 4.7
-        Form::Q8 if family == Family::Nvidia && decoding => Gemv {
-            kernel: "gemv_norm_deep_q8_r1_d4".into(),
-            rows: 1,
-            blocks: GEMV_SIMDGROUPS,
+        Form::Q8 if family.is_nvidia() && decoding => {
+            Gemv::new("gemv_norm_deep_q8_r1_d4".into(), 1, GEMV_SIMDGROUPS, 1)
+        }
+        // H200, 2026-11-29, 4,096 x 257 x 2,048: 354 us against 805 by gemv_norm_q8_r4_m4
+        Form::Q8 if family.is_nvidia() => Gemv {
+            kernel: "router_q8".into(),
+            rows: 64,
+            blocks: 1,
+            tokens: 128,
+            threads: 128,
+            adds: false,
+            most: None,
         },
         _ => {
+            let tokens = if m == 1 { 1 } else { GEMV_TOKENS };
             let block = gemv_rows(form, rows, tokens);
-            Gemv {
-                kernel: format!("gemv_norm_{}_r{block}_m{tokens}", form.name()),
-                rows: block,
-                blocks: GEMV_SIMDGROUPS,
-            }
+            let kernel = format!("gemv_norm_{}_r{block}_m{tokens}", form.name());
+            Gemv::new(kernel, block, GEMV_SIMDGROUPS, tokens)
         }
     }
 }
@@ -90,22 +146,23 @@ pub fn gemv_kernel(family: Family, form: Form, rows: usize) -> Gemv {
     let block = gemv_rows(form, rows, 1);
     let (kernel, rows) = match form {
         // H200, 2026-11-29: 2,048 rows of 4,096 in 6.0 us against 13.3 by gemv_q4_r2_m1 and 6.6 through the matrix units
-        Form::Q4 if family == Family::Nvidia => ("gemv_deep_q4_r2_d4".into(), 2),
-        Form::Q8 if family == Family::Nvidia => ("gemv_deep_q8_r1_d4".into(), 1),
+        Form::Q4 if family.is_nvidia() => ("gemv_deep_q4_r2_d4".into(), 2),
+        Form::Q8 if family.is_nvidia() => ("gemv_deep_q8_r1_d4".into(), 1),
         _ => (format!("gemv_{}_r{block}_m1", form.name()), block),
     };
-    Gemv {
-        kernel,
-        rows,
-        blocks: GEMV_SIMDGROUPS,
-    }
+    Gemv::new(kernel, rows, GEMV_SIMDGROUPS, 1)
 }
 
-/// Rows of a threadgroup of expert_down_tiles, which has everything fused; `None` where expert_down is used.
-pub fn down_tile_rows(family: Family, form: Form, everything_fused: bool) -> Option<usize> {
-    // H200, 2026-11-29, 9 slots of 2,048 x 512: 7.3 us against 12.7 by expert_down_q4_r2
-    (family == Family::Nvidia && form == Form::Q4 && everything_fused).then_some(16)
+/// Whether the feed-forward part of one token goes through the matrix units (expert_tiles.metal), where everything is fused. The shared expert's gate and
+/// up are then a dispatch of their own, which runs beside the router's: the chosen experts alone make 256 threadgroups of the 264 that run side by side.
+pub fn expert_tiles(family: Family, form: Form, everything_fused: bool) -> bool {
+    // H200, 2026-11-29: gate and up of 8 chosen experts in 10.4 us, 13.8 with the shared one, against 11.7 by expert_gate_up_q4_r2; down in 7.3 against
+    // 12.7 by expert_down_q4_r2
+    family.is_nvidia() && form == Form::Q4 && everything_fused
 }
+
+/// Rows of a threadgroup of the kernels of expert_tiles.metal.
+pub const EXPERT_TILE_ROWS: usize = 16;
 
 /// Rows that a simdgroup of expert_gate_up makes of each matrix.
 pub fn gate_up_rows(form: Form) -> usize {
@@ -169,10 +226,14 @@ const fn streamed(rows: usize, columns: usize) -> Tile {
 pub fn dense_tile(family: Family, form: Form, m: usize, n: usize) -> Tile {
     match form {
         // H200, 2026-11-29, 4,096 x 12,288 x 2,048: 277 TFLOP/s with 128x128, 228 with 64x128, 171 with 32x128; 144 by the kernels that are not streamed.
-        // 512 rows: 204, 210 and 160. Two threadgroups of the largest, three of the next fit each of 132 multiprocessors.
-        Form::Q4 if family == Family::Nvidia && m.div_ceil(128) * n.div_ceil(128) >= 264 => streamed(128, 128),
-        Form::Q4 if family == Family::Nvidia && m.div_ceil(64) * n.div_ceil(128) >= 132 => streamed(64, 128),
-        Form::Q4 if family == Family::Nvidia => streamed(32, 128),
+        // 512 rows: 204, 210 and 160.
+        Form::Q4 if family.is_nvidia() && m.div_ceil(128) * n.div_ceil(128) >= family.side_by_side(2) => {
+            streamed(128, 128)
+        }
+        Form::Q4 if family.is_nvidia() && m.div_ceil(64) * n.div_ceil(128) >= family.side_by_side(1) => {
+            streamed(64, 128)
+        }
+        Form::Q4 if family.is_nvidia() => streamed(32, 128),
         Form::Q4 if m <= 16 => tile(16, 64, 2),
         Form::Q4 | Form::Q8 if m >= 512 && n >= 1024 => tile(128, 128, 8),
         _ => tile(64, 64, 4),
@@ -183,8 +244,8 @@ pub fn dense_tile(family: Family, form: Form, m: usize, n: usize) -> Tile {
 pub fn grouped_rows(family: Family, form: Form, load: usize, switches: &Switches) -> usize {
     match form {
         Form::Q4 if !switches.wide_tiles => 16,
-        Form::Q4 if family == Family::Nvidia && load >= 24 => 64,
-        Form::Q4 if family == Family::Nvidia => 32,
+        Form::Q4 if family.is_nvidia() && load >= 24 => 64,
+        Form::Q4 if family.is_nvidia() => 32,
         Form::Q4 if load >= 48 => 64,
         Form::Q4 if load <= 8 => 16,
         _ => 32,
@@ -196,8 +257,8 @@ pub fn grouped_tile(family: Family, form: Form, rows: usize) -> Tile {
     match (form, rows) {
         // H200, 2026-11-29, 256 experts, 4,096 tokens: 210 and 190 TFLOP/s (gate and up, down) with 64x128, 195 and 179 with 128x128, 155 and 150 with
         // 32x128; 77 and 80 by the kernels that are not streamed. 2,048 tokens: 175 and 160 with 64x128.
-        (Form::Q4, 64) if family == Family::Nvidia => streamed(64, 128),
-        (Form::Q4, 32) if family == Family::Nvidia => streamed(32, 128),
+        (Form::Q4, 64) if family.is_nvidia() => streamed(64, 128),
+        (Form::Q4, 32) if family.is_nvidia() => streamed(32, 128),
         (Form::Q4, 64) => tile(64, 128, 4),
         (Form::Q4, 16) => tile(16, 64, 2),
         _ => tile(32, 64, 2),
@@ -221,8 +282,11 @@ pub struct AttentionRoute {
 pub const STREAMED_ATTENTION: StreamedAttention = StreamedAttention {
     splits: 2,
     threads: 64,
-    threadgroup_bytes: (16 + 3 * 2 * 64) * (256 + 8) * 2,
+    threadgroup_bytes: (16 + 3 * 2 * 64) * STREAMED_PITCH,
 };
+
+/// Bytes from one row of a head of 256 to the next, as the streamed attention kernels stage them.
+const STREAMED_PITCH: usize = (256 + 8) * 2;
 
 /// A threadgroup of the streamed attention of single rows.
 #[derive(Clone, Copy, Debug)]
@@ -246,8 +310,10 @@ pub fn attention_route(family: Family, config: &ModelConfig, context: usize, swi
     };
     // each of the original's three optimizations can still be turned off, so their kernels run where one is
     let optimized = switches.gqa_packing && switches.coalesced_kv && switches.fixed_block_attention;
-    if family == Family::Nvidia && attention.head_dim == 256 && group <= 16 && optimized {
-        // 64 threadgroups to each of two KV heads fill 132 multiprocessors; a block of 32 keys is the least that a split has
+    let fits = family.threadgroup_bytes() >= STREAMED_ATTENTION.threadgroup_bytes;
+    if fits && attention.head_dim == 256 && group <= 16 && optimized {
+        // H200, 2026-11-29: 131,072 keys in 71 us with 128 splits (3.8 TB/s), 107 with 64, 74 with 256, 220 by attention_decode_256_h4; 4,096 keys in
+        // 6.2 with 64, 6.4 with 128 and 8.9. 64 threadgroups to each of two KV heads fill the multiprocessors; a split has at least a block of 32 keys.
         return AttentionRoute {
             packed_heads,
             splits: (context_bucket(context) / 32).clamp(STREAMED_ATTENTION.splits, 128),
@@ -295,14 +361,18 @@ pub struct AttentionPrefill {
 /// The kernel of the chunk's causal attention; `None` where the head size has none and single-row kernels are used.
 pub fn attention_prefill(family: Family, config: &ModelConfig) -> Option<AttentionPrefill> {
     let head_dim = config.attention.head_dim;
-    if family == Family::Nvidia && head_dim == 256 {
-        let (rows, keys, pitch) = (128, 64, (256 + 8) * 2);
-        return Some(AttentionPrefill {
-            kernel: "attention_prefill_256_w8".into(),
-            rows,
-            threads: 256,
-            threadgroup_bytes: (rows + 4 * keys) * pitch,
-        });
+    // H200, 2026-11-29, 4,096 rows at 126,976: 277 TFLOP/s by w8, 263 by w4, 39 by s2; at 0: 203, 192 and 37
+    for (simdgroups, keys) in [(8, 64), (4, 32)] {
+        let rows = 16 * simdgroups;
+        let threadgroup_bytes = (rows + 4 * keys) * STREAMED_PITCH;
+        if head_dim == 256 && family.threadgroup_bytes() >= threadgroup_bytes {
+            return Some(AttentionPrefill {
+                kernel: format!("attention_prefill_256_w{simdgroups}"),
+                rows,
+                threads: 32 * simdgroups,
+                threadgroup_bytes,
+            });
+        }
     }
     let split = match head_dim {
         // two simdgroups share 16 rows, because the output of a head of 256 does not fit one's registers on M1 to M4
@@ -331,7 +401,7 @@ pub fn delta_heads(config: &ModelConfig) -> Option<&'static str> {
 pub fn delta_scan_kernel(family: Family, heads: &str) -> String {
     match (family, heads) {
         // two rows of the state to eight lanes: half the reads of shared memory for each key
-        (Family::Nvidia, "128_128") => "delta_scan_128_128_r2".into(),
+        (Family::Nvidia { .. }, "128_128") => "delta_scan_128_128_r2".into(),
         _ => format!("delta_scan_{heads}"),
     }
 }
@@ -344,7 +414,7 @@ pub fn max_chunk(family: Family) -> usize {
     match family {
         Family::Apple => MAX_CHUNK,
         // 128 rows for each expert: fewer tiles are left half empty, and the experts' weights are read half as often
-        Family::Nvidia => 2 * MAX_CHUNK,
+        Family::Nvidia { .. } => 2 * MAX_CHUNK,
     }
 }
 
@@ -352,7 +422,7 @@ pub fn max_chunk(family: Family) -> usize {
 /// at long context shorter chunks keep every pass bounded at little loss: the experts' share of the time is small there. Where no watchdog bounds a
 /// pass they stay whole.
 pub fn chunk_for_context(family: Family, max_chunk: usize, position: usize) -> usize {
-    if family == Family::Nvidia {
+    if family.is_nvidia() {
         return max_chunk;
     }
     let halvings = (position / FIXED_BLOCK_CONTEXT)
@@ -466,7 +536,7 @@ mod tests {
             [0, 32_768, 65_536, 131_072, 262_144].map(|position| chunk_for_context(Family::Apple, MAX_CHUNK, position));
         assert_eq!(sizes, [2048, 1024, 512, 256, 256]);
         assert_eq!(chunk_for_context(Family::Apple, 100, 200_000), 100);
-        assert_eq!(chunk_for_context(Family::Nvidia, 4096, 200_000), 4096);
+        assert_eq!(chunk_for_context(Family::H200, 4096, 200_000), 4096);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use cudarc::driver::DriverError;
 use cudarc::driver::sys;
 
 use crate::error::GpuError;
+use crate::policy::Family;
 
 /// The oldest CUDA version that a driver may support: graph edges with a type (driver 545).
 const OLDEST_CUDA: c_int = 12030;
@@ -45,6 +46,8 @@ pub struct Gpu {
     pub name: String,
     /// Compute capability: 9.0 for Hopper.
     pub capability: (c_int, c_int),
+    /// What the policy chooses by.
+    pub family: Family,
     /// Bytes of memory.
     pub memory: usize,
     /// The CUDA version that the driver supports: 12030 for 12.3.
@@ -125,6 +128,11 @@ impl Gpu {
             attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
             attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
         );
+        let family = Family::Nvidia {
+            processors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?.unsigned_abs(),
+            threadgroup_bytes: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?
+                .unsigned_abs(),
+        };
         let mut memory = 0;
         // SAFETY: writes a number.
         let code = unsafe { sys::cuDeviceTotalMem_v2(&raw mut memory, device) };
@@ -139,6 +147,7 @@ impl Gpu {
             pool: ptr::null_mut(),
             name,
             capability,
+            family,
             memory,
             driver,
         };

@@ -339,7 +339,7 @@ impl Device for CudaDevice {
     }
 
     fn family(&self) -> Family {
-        Family::Nvidia
+        self.gpu.family
     }
 
     fn available(&self) -> usize {

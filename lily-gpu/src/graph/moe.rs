@@ -123,9 +123,11 @@ impl Graph<'_> {
         let routed_form = common_form(experts.gate.form, experts.up.form);
         let shared_form = common_form(layer.shared.gate.form, layer.shared.up.form);
         let top_k = mlp.top_k;
+        let tiles = |form| policy::expert_tiles(self.model.family, form, self.gate_up_is_fused(normed));
+        let merged = self.switches.merged_projections && routed_form == shared_form && !tiles(routed_form);
         let parts = match top_k {
             0 => vec![(0, 1, shared_form)],
-            _ if self.switches.merged_projections && routed_form == shared_form => vec![(0, top_k + 1, routed_form)],
+            _ if merged => vec![(0, top_k + 1, routed_form)],
             _ => vec![(0, top_k, routed_form), (top_k, 1, shared_form)],
         };
         for (first, slots, form) in parts {
@@ -154,6 +156,11 @@ impl Graph<'_> {
         self.expert_down(label, &experts.down, &layer.shared.down, form, &base);
     }
 
+    /// Whether choice, norm and SwiGLU are all parts of the product of gate and up.
+    fn gate_up_is_fused(&self, normed: bool) -> bool {
+        self.switches.fused_top_k && self.switches.fused_swiglu && !normed
+    }
+
     fn expert_gate_up(
         &mut self,
         label: &str,
@@ -164,7 +171,6 @@ impl Graph<'_> {
         params: &ExpertParams,
     ) {
         let (s, switches) = (self.scratch, self.switches);
-        let rows = policy::gate_up_rows(form);
         let (first, slots) = (params.first_slot as usize, params.slots as usize);
         let with_shared = first + slots > params.top_k as usize;
         let widest = match (slots > usize::from(with_shared), with_shared) {
@@ -172,17 +178,21 @@ impl Graph<'_> {
             (true, false) => params.intermediate,
             _ => params.shared_intermediate,
         } as usize;
-        let mut dispatch = Dispatch::new(
-            format!("expert_gate_up_{}_r{rows}", form.name()),
-            format!("{label} gate and up"),
-        )
-        .constant(0, !switches.fused_top_k)
-        .constant(1, !switches.fused_swiglu)
-        .constant(3, normed)
-        .read(x)
-        .read(norm);
+        let label = format!("{label} gate and up");
+        let (dispatch, rows) = match policy::expert_tiles(self.model.family, form, self.gate_up_is_fused(normed)) {
+            true => (Dispatch::new("expert_gate_up_tiles", label), policy::EXPERT_TILE_ROWS),
+            false => {
+                let rows = policy::gate_up_rows(form);
+                let dispatch = Dispatch::new(format!("expert_gate_up_{}_r{rows}", form.name()), label)
+                    .constant(0, !switches.fused_top_k)
+                    .constant(1, !switches.fused_swiglu)
+                    .constant(3, normed);
+                (dispatch, rows * GEMV_SIMDGROUPS)
+            }
+        };
+        let mut dispatch = dispatch.read(x).read(norm);
         let top_k = params.top_k as usize;
-        dispatch = if top_k > 0 {
+        dispatch = if first < top_k {
             dispatch.read(Self::rows(s.router_logits, 1, self.mlp.experts, 4))
         } else {
             dispatch.unused()
@@ -205,7 +215,7 @@ impl Graph<'_> {
             dispatch
                 .write(out.part(first * width, slots * width))
                 .params(params)
-                .grid(widest.div_ceil(rows * GEMV_SIMDGROUPS), slots, 1)
+                .grid(widest.div_ceil(rows), slots, 1)
                 .threads(GEMV_SIMDGROUPS * 32),
         );
     }
@@ -214,9 +224,12 @@ impl Graph<'_> {
         let (s, hidden) = (self.scratch, self.config.hidden_size);
         let (top_k, separate) = (params.top_k as usize, !self.switches.fused_combine);
         let slots = top_k + 1;
-        let (dispatch, rows) = match policy::down_tile_rows(self.model.family, form, !separate) {
-            Some(rows) => (Dispatch::new("expert_down_tiles", format!("{label} down")), rows),
-            None => {
+        let (dispatch, rows) = match policy::expert_tiles(self.model.family, form, !separate) {
+            true => (
+                Dispatch::new("expert_down_tiles", format!("{label} down")),
+                policy::EXPERT_TILE_ROWS,
+            ),
+            false => {
                 let rows = policy::down_rows(form);
                 let kernel = format!("expert_down_{}_r{rows}", form.name());
                 let dispatch = Dispatch::new(kernel, format!("{label} down")).constant(2, separate);

@@ -104,22 +104,30 @@ impl Graph<'_> {
     /// `y = W * RMS(x)` for `m` rows of f32, or `y = W * x` where `normed`.
     pub(super) fn gemv_norm(&mut self, label: &str, x: Slice, norm: Slice, normed: bool, m: usize, outputs: &[Output]) {
         for (form, group) in self.groups(outputs, policy::gemv_form) {
-            let tokens = if m == 1 { 1 } else { policy::GEMV_TOKENS };
             let widest = group.iter().map(|o| o.matrix.rows).max().unwrap_or(0);
-            let gemv = policy::gemv_norm_kernel(self.model.family, form, widest, tokens, self.decoding);
+            let gemv = policy::gemv_norm_kernel(
+                self.model.family,
+                form,
+                (widest, group[0].matrix.cols),
+                m,
+                self.decoding,
+            );
             let params = self.gemv_params(&group, gemv.rows, m);
             let blocks = params.block_end[group.len() - 1] as usize;
-            let dispatch = Dispatch::new(gemv.kernel, label)
-                .constant(0, false)
-                .constant(1, normed)
-                .read(x)
-                .read(norm);
+            let threadgroups = blocks.div_ceil(gemv.blocks).min(gemv.most.unwrap_or(usize::MAX));
+            let dispatch = Dispatch::new(gemv.kernel, label).constant(1, normed);
+            let dispatch = if gemv.adds {
+                dispatch.constant(0, false)
+            } else {
+                dispatch
+            };
+            let dispatch = dispatch.read(x).read(norm);
             self.pass.push(
                 Self::bind_weights(dispatch, &group, false)
                     .read(self.step)
                     .params(&params)
-                    .grid(blocks.div_ceil(gemv.blocks), m.div_ceil(tokens), 1)
-                    .threads(policy::GEMV_SIMDGROUPS * 32),
+                    .grid(threadgroups, m.div_ceil(gemv.tokens), 1)
+                    .threads(gemv.threads),
             );
         }
     }

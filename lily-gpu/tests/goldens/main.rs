@@ -49,7 +49,7 @@ fn prefill_for_every_split_of_the_prompt() {
 #[test]
 fn the_choices_for_nvidia() {
     let options = EmulatorOptions {
-        family: Family::Nvidia,
+        family: Family::H200,
         ..EmulatorOptions::default()
     };
     for (name, rows) in [("mini", 192), ("tiny", 80)] {
