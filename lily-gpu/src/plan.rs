@@ -3,6 +3,7 @@
 use lily_model::{Encoding as StoredEncoding, FloatType, LayerKind, ModelConfig};
 use serde::Serialize;
 
+use crate::device::Slice;
 use crate::error::GpuError;
 use crate::graph::decode::decode_pass;
 use crate::graph::sample::SamplerSlices;
@@ -77,52 +78,105 @@ impl Plan {
 /// Where the model has a shape that no kernel takes.
 pub fn decode_plan(config: &ModelConfig, context: usize, switches: &Switches) -> Result<Plan, GpuError> {
     policy::check_shape(config)?;
-    let mut imagined = Imagined::default();
-    let weights = published(config, &mut imagined);
-    let scratch = Scratch::new(config, 1, context, &mut |_, bytes| Ok(imagined.slice(bytes)))?;
-    let layers = config.layers.iter().map(|kind| match kind {
-        LayerKind::Attention => {
-            let bytes = context * config.attention.kv_heads * config.attention.head_dim * 2;
-            LayerState::Attention {
-                k: imagined.slice(bytes),
-                v: imagined.slice(bytes),
-            }
-        }
-        LayerKind::DeltaNet => {
-            let d = &config.delta_net;
-            LayerState::DeltaNet {
-                ring: imagined.slice(d.conv_kernel * d.conv_channels() * 2),
-                state: imagined.slice(d.value_heads * d.value_dim * d.key_dim * 4),
-            }
-        }
-    });
-    let state = StateSlices {
-        layers: layers.collect(),
-        step: imagined.slice(16),
-    };
-    let route = policy::attention_route(policy::Family::Apple, config, context, switches);
-    let sampler = SamplerSlices {
-        params: imagined.slice(size_of::<SampleParams>()),
-        log: imagined.slice(4),
-        history: None,
-        bias: None,
-        adjusted: None,
-        largest: imagined.slice(policy::SAMPLE_SLICES * 12),
-        greedy: true,
-    };
-    let model = Model {
-        config,
-        weights: &weights,
-        scratch: &scratch,
-        switches,
-        family: policy::Family::Apple,
-        expanded: None,
-    };
-    Ok(Plan::of(&decode_pass(model, &state, route, Some(&sampler)), context))
+    let mut sketch = Sketch::new(config, 1, context, published)?;
+    let sampler = sketch.sampler(true, false);
+    let pass = sketch.decode(policy::Family::Apple, switches, &sampler);
+    Ok(Plan::of(&pass, context))
 }
 
-/// The weights of a published checkpoint of this shape, without their bytes.
-fn published(config: &ModelConfig, imagined: &mut Imagined) -> GpuWeights {
+/// A model, its scratch and a sequence, without their bytes.
+struct Sketch<'a> {
+    config: &'a ModelConfig,
+    context: usize,
+    weights: GpuWeights,
+    scratch: Scratch,
+    state: StateSlices,
+    imagined: Imagined,
+}
+
+impl<'a> Sketch<'a> {
+    /// For passes of up to `rows` tokens and `context` tokens in all; `encoding` tells how a matrix that is published in so many bits is stored.
+    fn new(
+        config: &'a ModelConfig,
+        rows: usize,
+        context: usize,
+        encoding: impl Fn(u32) -> StoredEncoding,
+    ) -> Result<Sketch<'a>, GpuError> {
+        let mut imagined = Imagined::default();
+        let weights = weights(config, encoding, &mut imagined);
+        let scratch = Scratch::new(config, rows, context, &mut |_, bytes| Ok(imagined.slice(bytes)))?;
+        let layers = config.layers.iter().map(|kind| match kind {
+            LayerKind::Attention => {
+                let bytes = context * config.attention.kv_heads * config.attention.head_dim * 2;
+                LayerState::Attention {
+                    k: imagined.slice(bytes),
+                    v: imagined.slice(bytes),
+                }
+            }
+            LayerKind::DeltaNet => {
+                let d = &config.delta_net;
+                LayerState::DeltaNet {
+                    ring: imagined.slice(d.conv_kernel * d.conv_channels() * 2),
+                    state: imagined.slice(d.value_heads * d.value_dim * d.key_dim * 4),
+                }
+            }
+        });
+        let layers = layers.collect();
+        let state = StateSlices {
+            layers,
+            step: imagined.slice(16),
+        };
+        Ok(Sketch {
+            config,
+            context,
+            weights,
+            scratch,
+            state,
+            imagined,
+        })
+    }
+
+    fn sampler(&mut self, greedy: bool, adjusted: bool) -> SamplerSlices {
+        let mut optional = || adjusted.then(|| self.imagined.slice(self.config.vocab_size * 4));
+        SamplerSlices {
+            history: optional(),
+            bias: optional(),
+            adjusted: optional(),
+            params: self.imagined.slice(size_of::<SampleParams>()),
+            log: self.imagined.slice(4),
+            largest: self.imagined.slice(policy::SAMPLE_SLICES * 12),
+            greedy,
+        }
+    }
+
+    fn model<'b>(&'b self, family: policy::Family, switches: &'b Switches, expanded: Option<Slice>) -> Model<'b> {
+        Model {
+            config: self.config,
+            weights: &self.weights,
+            scratch: &self.scratch,
+            switches,
+            family,
+            expanded,
+        }
+    }
+
+    fn decode(&self, family: policy::Family, switches: &Switches, sampler: &SamplerSlices) -> Pass {
+        let route = policy::attention_route(family, self.config, self.context, switches);
+        decode_pass(self.model(family, switches, None), &self.state, route, Some(sampler))
+    }
+}
+
+/// How a published checkpoint stores a matrix of so many bits.
+fn published(bits: u32) -> StoredEncoding {
+    StoredEncoding::Affine {
+        bits,
+        group_size: 64,
+        scale_type: FloatType::Bf16,
+    }
+}
+
+/// The weights of a model of this shape, without their bytes; `stored` tells how a matrix that is published in so many bits is stored.
+fn weights(config: &ModelConfig, stored: impl Fn(u32) -> StoredEncoding, imagined: &mut Imagined) -> GpuWeights {
     let hidden = config.hidden_size;
     let (a, d, mlp) = (&config.attention, &config.delta_net, MlpShape::of(config));
     let (queries, kv, values) = (
@@ -131,19 +185,15 @@ fn published(config: &ModelConfig, imagined: &mut Imagined) -> GpuWeights {
         d.value_heads * d.value_dim,
     );
     let mut matrix = |count: usize, rows: usize, cols: usize, bits: u32| {
-        let encoding = StoredEncoding::Affine {
-            bits,
-            group_size: 64,
-            scale_type: FloatType::Bf16,
-        };
-        let groups = count * rows * cols / 64;
+        let encoding = stored(bits);
+        let groups = count * rows * cols / encoding.group_size().unwrap_or(cols);
         GpuMatrix {
             count,
             rows,
             cols,
             form: form(encoding),
             encoding: describe_encoding(encoding),
-            codes: imagined.slice(count * rows * cols * bits as usize / 8),
+            codes: imagined.slice(count * rows * cols * encoding.bits() / 8),
             scales: imagined.slice(groups * 2),
             biases: imagined.slice(groups * 2),
         }
@@ -232,6 +282,10 @@ fn published(config: &ModelConfig, imagined: &mut Imagined) -> GpuWeights {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::emulator::kernel_sources;
+    use crate::graph::prefill::{Chunk, Step, logits_pass, prefill_steps};
+    use crate::graph::scratch::LOGIT_ROWS;
+    use shader_tool::{Library, Options};
 
     #[test]
     fn six_stages_a_delta_net_layer_and_eight_an_attention_layer() {
@@ -262,5 +316,84 @@ mod tests {
             assert!(plan.dispatches > all_on.dispatches, "{name}");
             assert!(plan.stages >= all_on.stages, "{name}");
         }
+    }
+
+    fn shapes() -> Vec<ModelConfig> {
+        let mut config = ModelConfig::qwen3_6_35b_a3b();
+        config.layers = vec![LayerKind::DeltaNet, LayerKind::Attention];
+        let mut shapes = vec![config.clone()];
+        for (head_dim, heads) in [(128, 16), (64, 16), (256, 6), (128, 6), (64, 6), (96, 16)] {
+            config.attention.head_dim = head_dim;
+            config.attention.heads = heads;
+            shapes.push(config.clone());
+        }
+        for dim in [64, 96] {
+            config.delta_net.key_dim = dim;
+            config.delta_net.value_dim = dim;
+            shapes.push(config.clone());
+        }
+        // a wide one without experts
+        config.hidden_size = 4096;
+        config.mlp = lily_model::MlpConfig::Dense { intermediate: 12_288 };
+        shapes.push(config);
+        shapes
+    }
+
+    /// Nothing ships that no pass launches.
+    #[test]
+    fn every_kernel_is_launched_by_some_pass() {
+        let encodings: [fn(u32) -> StoredEncoding; 4] = [
+            published,
+            |_| published(8),
+            |_| StoredEncoding::Mxfp4,
+            |_| StoredEncoding::Float(FloatType::Bf16),
+        ];
+        let mut all_switches = vec![Switches::default()];
+        all_switches.extend(
+            Switches::ALL
+                .iter()
+                .map(|(name, _)| Switches::default().without(name).unwrap()),
+        );
+        let mut launched = std::collections::BTreeSet::new();
+        for (config, encoding) in shapes()
+            .iter()
+            .flat_map(|config| encodings.map(|encoding| (config, encoding)))
+        {
+            let mut sketch = Sketch::new(config, 2048, 4096, encoding).unwrap();
+            let samplers = [sketch.sampler(true, true), sketch.sampler(false, false)];
+            let expanded = sketch.imagined.slice(1 << 32);
+            // one that takes the largest threadgroups, and one that does not
+            let small = policy::Family::Nvidia {
+                processors: 40,
+                threadgroup_bytes: 100 * 1024,
+            };
+            for family in [policy::Family::Apple, policy::Family::H200, small] {
+                for switches in &all_switches {
+                    let mut add = |pass: &Pass| launched.extend(pass.dispatches().iter().map(|d| d.kernel.clone()));
+                    samplers
+                        .iter()
+                        .for_each(|sampler| add(&sketch.decode(family, switches, sampler)));
+                    let expanded = (!switches.fused_dequant).then_some(expanded);
+                    let model = sketch.model(family, switches, expanded);
+                    for rows in [1, 16, 40, 300, 2048] {
+                        let chunk = Chunk {
+                            rows,
+                            position: 0,
+                            pass_limit: None,
+                        };
+                        for step in prefill_steps(model, &sketch.state, chunk) {
+                            if let Step::Run(pass) = step {
+                                add(&pass);
+                            }
+                        }
+                        add(&logits_pass(model, sketch.state.step, 0, rows.min(LOGIT_ROWS)));
+                    }
+                }
+            }
+        }
+        let library = Library::build(&kernel_sources(), Options::default()).unwrap();
+        let kernels = library.manifest().kernels.iter().map(|kernel| kernel.name.clone());
+        let idle: Vec<String> = kernels.filter(|name| !launched.contains(name)).collect();
+        assert_eq!(idle, [""; 0]);
     }
 }
