@@ -21,7 +21,12 @@ from chat import render
 from generate import generate
 from model import Model
 from quantize import EffectiveWeights
-from train import Rows, evaluate as mean_loss, read_tokens
+from rows import Rows, read_tokens
+from train import evaluate as mean_loss
+
+
+BATCH = 100  # prompts at a time
+LONGEST = 320  # tokens of a reply
 
 
 def parse_calls(text, schemas):
@@ -58,9 +63,9 @@ def run_prompts(weights, tokenizer, template, cases, **sampling):
     ids = [tokenizer.encode(t, add_special_tokens=False).ids for t in texts]
     replies, ended = [], []
     order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
-    for start in range(0, len(order), 100):
-        part = order[start : start + 100]
-        out, end = generate(weights, [ids[i] for i in part], 240, **sampling)
+    for start in range(0, len(order), BATCH):
+        part = order[start : start + BATCH]
+        out, end = generate(weights, [ids[i] for i in part], LONGEST, **sampling)
         replies += [tokenizer.decode(o, skip_special_tokens=False) for o in out]
         ended += end
     back = sorted(range(len(order)), key=lambda j: order[j])
@@ -110,11 +115,12 @@ def main():
     parser.add_argument("--template", required=True)
     parser.add_argument("--out", required=True)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--quick", action="store_true", help="greedy tool score and samples only")
+    parser.add_argument("--quick", action="store_true", help="only greedy scores of absent and known tools, samples and text")
     args = parser.parse_args()
     tokenizer = Tokenizer.from_file(str(Path(args.data) / "tokenizer.json"))
     template = render.compile_template(args.template)
     converted = (Path(args.checkpoint) / "config.json").exists()
+    torch.set_float32_matmul_precision("highest")
     weights = load_weights(args.checkpoint, args.device, not converted)
     report = {"checkpoint": "converted" if converted else "rounded as the converter does"}
     common = (weights, tokenizer, template)
@@ -125,22 +131,23 @@ def main():
         wrong.extend(result[1])
         print(name, result[0], flush=True)
 
-    note("small talk beside tools", silence_score(*common, "known", args.data, False))
-    note("known tools", call_score(*common, "known", args.data))
     settings = {k: C.generation_config()[k] for k in ("temperature", "top_k", "top_p")}
+    note("requests for an absent tool", silence_score(*common, "known", args.data, True))
+    note("known tools", call_score(*common, "known", args.data))
+    if not args.quick:
+        note("small talk beside tools", silence_score(*common, "known", args.data, False))
+        note("requests for an absent tool, sampled", silence_score(*common, "known", args.data, True, seed=2, **settings))
+        note("known tools, sampled", call_score(*common, "known", args.data, seed=2, **settings))
+        note("unseen tools", call_score(*common, "unseen", args.data))
     report["samples"] = []
     for thinking in (True, False):
         cases = [([{"role": "user", "content": q}], None, thinking) for q in prompts.SAMPLES]
         replies, ended = run_prompts(weights, tokenizer, template, cases, seed=1, **settings)
         report["samples"] += [[q, thinking, r, e] for q, r, e in zip(prompts.SAMPLES, replies, ended)]
-    if not args.quick:
-        note("known tools, sampled", call_score(*common, "known", args.data, seed=2, **settings))
-        note("unseen tools", call_score(*common, "unseen", args.data))
-        note("requests for an absent tool", silence_score(*common, "known", args.data, True))
-        report["held-out, 4-bit"] = bits_per_byte(weights, args.data, args.device)
-        if not converted:
-            plain = load_weights(args.checkpoint, args.device, False)
-            report["held-out, bf16"] = bits_per_byte(plain, args.data, args.device)
+    report["held-out, 4-bit"] = bits_per_byte(weights, args.data, args.device)
+    if not converted and not args.quick:
+        plain = load_weights(args.checkpoint, args.device, False)
+        report["held-out, bf16"] = bits_per_byte(plain, args.data, args.device)
     report["wrong"] = wrong
     Path(args.out).write_text(json.dumps(report, indent=1, ensure_ascii=False))
     print(json.dumps({k: v for k, v in report.items() if k != "wrong"}, indent=1, ensure_ascii=False))

@@ -12,8 +12,8 @@ def uses_muon(name):
 
 
 def orthogonalize(m):
-    """Nearly the closest semi-orthogonal matrix of each m [N, rows, columns], by five Newton-Schulz steps in bf16."""
-    x = m.to(torch.bfloat16)
+    """Nearly the closest semi-orthogonal matrix of each m [N, rows, columns], by five Newton-Schulz steps, in bf16 on a GPU."""
+    x = m.to(torch.bfloat16) if m.is_cuda else m
     tall = x.shape[-2] > x.shape[-1]
     if tall:
         x = x.mT
@@ -38,33 +38,55 @@ class Muon:
         }
 
     @torch.no_grad()
-    def step(self, lr):
+    def step(self, rate):
+        """`rate` is a tensor, so that a recorded step can be replayed with another one."""
         for shape, ps in self.groups.items():
             grad = torch.cat([p.grad.reshape(-1, *shape) for p in ps])
             buffer = self.buffers[shape]
             buffer.lerp_(grad, 1 - self.momentum)
             update = orthogonalize(grad.lerp(buffer, self.momentum)).float()
-            update *= 0.2 * max(shape) ** 0.5
+            update *= -0.2 * max(shape) ** 0.5 * rate
             parts = update.split([p.numel() // (shape[0] * shape[1]) for p in ps])
-            torch._foreach_mul_(ps, 1 - lr * self.weight_decay)
-            torch._foreach_add_(ps, [part.view_as(p) for part, p in zip(parts, ps)], alpha=-lr)
+            torch._foreach_mul_(ps, 1 - rate * self.weight_decay)
+            torch._foreach_add_(ps, [part.view_as(p) for part, p in zip(parts, ps)])
 
 
 class Optimizer:
     def __init__(self, params):
+        self.params = list(params.values())
+        device = self.params[0].device
+        self.rate = torch.zeros((), device=device)
         self.muon = Muon([p for n, p in params.items() if uses_muon(n)])
         decayed = [p for n, p in params.items() if is_matrix(n) and not uses_muon(n)]
         vectors = [p for n, p in params.items() if not is_matrix(n)]
         groups = [{"params": decayed, "weight_decay": 0.05}, {"params": vectors, "weight_decay": 0.0}]
-        self.adam = torch.optim.AdamW(groups, lr=1.0, betas=(0.9, 0.95), eps=1e-8, fused=True)
-        self.params = list(params.values())
+        on_gpu = device.type == "cuda"
+        self.adam = torch.optim.AdamW(groups, lr=self.rate, betas=(0.9, 0.95), eps=1e-8, fused=on_gpu, capturable=on_gpu)
+        self.by_adam = decayed + vectors
 
-    def step(self, lr):
+    def step(self):
+        """One update with the learning rate in `rate`; returns the gradient's norm before it was clipped to 1."""
         norm = torch.nn.utils.clip_grad_norm_(self.params, 1.0)
-        self.muon.step(lr)
-        for group in self.adam.param_groups:
-            group["lr"] = lr
+        self.muon.step(self.rate)
         self.adam.step()
         for p in self.params:
             p.grad = None
         return norm
+
+    def state(self, copy=False):
+        keep = torch.clone if copy else (lambda t: t)
+        return {
+            "muon": {shape: keep(b) for shape, b in self.muon.buffers.items()},
+            "adam": [{k: keep(t) for k, t in self.adam.state[p].items()} for p in self.by_adam],
+        }
+
+    def load(self, state):
+        """Takes a state over in place, as recorded steps refer to the tensors that are there. Adam's may be empty."""
+        for shape, buffer in self.muon.buffers.items():
+            buffer.copy_(state["muon"][shape])
+        for p, saved in zip(self.by_adam, state["adam"]):
+            own = self.adam.state[p]
+            for key, tensor in own.items():
+                tensor.copy_(saved[key]) if saved else tensor.zero_()
+            if not own:
+                own.update({k: t.clone() for k, t in saved.items()})

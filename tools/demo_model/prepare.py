@@ -2,9 +2,10 @@
 
   prepare.py --corpus DIR --template FILE --out DIR [--tokenizer FILE] [--seed N]
 
-writes tokenizer.json, tokenizer_config.json, common_words.json, books.bin, borrowed.bin (conversations of the corpora),
-their held-out parts, and report.json; synthesize.py adds the generated conversations. Each .bin file holds uint16 codes: a token id in the low 12 bits, bit 15 for tokens that the model should learn to write. Conversations
-end with <|endoftext|>.
+writes tokenizer.json, tokenizer_config.json, words.json (for free text), books.bin, borrowed.bin (conversations of the
+corpora), their held-out parts, and report.json; synthesize.py adds the generated conversations. Each .bin file holds
+uint16 codes (see codes.py): a token id in the low 12 bits, bit 15 for tokens that the model should learn to write.
+Conversations end with <|endoftext|>.
 """
 
 import argparse
@@ -21,8 +22,7 @@ import config as C
 import corpus
 import tokenizer as bpe
 from chat import conversations, render, words
-
-REPLY = 0x8000
+from codes import REPLY
 
 
 def common_words(texts, count=6000):
@@ -31,6 +31,13 @@ def common_words(texts, count=6000):
     for text in texts:
         counts.update(re.findall(r"(?<![A-Za-z'])[a-z]{3,10}(?![A-Za-z'])", text[:300_000]))
     return [w for w, _ in counts.most_common(count) if not corpus.COARSE.search(w)]
+
+
+def short_sentences(texts, rng, count):
+    """Short plain sentences of the books."""
+    plain = re.compile(r"(?<=[.!?] )[A-Z][a-z]+(?:,? [a-z]+){2,10}[.!?](?= )")
+    found = {m for text in texts for m in plain.findall(text[:300_000]) if not corpus.COARSE.search(m)}
+    return sorted(rng.sample(sorted(found), min(count, len(found))))
 
 
 def thought_for(rng, kind):
@@ -117,8 +124,14 @@ def main():
     out.mkdir(parents=True, exist_ok=True)
     template = render.compile_template(args.template)
     train, held, report = corpus.split_texts(args.corpus)
-    words.COMMON[:] = common_words(text for _, text in train)
-    (out / "common_words.json").write_text(json.dumps(words.COMMON))
+    rng = random.Random(args.seed)
+    vocabulary = {
+        "common": common_words(text for _, text in train),
+        "sentences": short_sentences([text for _, text in train], rng, 30_000),
+        "held-out sentences": short_sentences([text for _, text in held], rng, 3_000),
+    }
+    (out / "words.json").write_text(json.dumps(vocabulary))
+    words.load(vocabulary)
     chats = [(template(m), h) for m, h in borrowed_chats(args.corpus, random.Random(args.seed))]
     if args.tokenizer:
         made = json.loads(Path(args.tokenizer).read_text())

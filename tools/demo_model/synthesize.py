@@ -2,8 +2,9 @@
 
   synthesize.py --data DIR --template FILE [--tools N] [--chats N] [--workers N] [--seed N] [--out DIR]
 
-DIR is what prepare.py wrote. Adds synthetic.bin and synthetic.heldout.bin (held-out words and tools only), and their
-counts to synthetic.json. The result depends on the seed and the counts only, not on the number of workers.
+DIR is what prepare.py wrote. Adds tools.bin and chats.bin, tools.heldout.bin and chats.heldout.bin (held-out names,
+places, words and sentences only), and their counts in synthetic.json. The result depends on the seed and the counts only,
+not on the number of workers.
 """
 
 import argparse
@@ -18,13 +19,14 @@ from tokenizers import Tokenizer  # noqa: E402
 
 from chat import conversations, render, words  # noqa: E402
 from prepare import code_chats, write_chats  # noqa: E402
+from codes import REPLY, TOOLS  # noqa: E402
 
 BATCH = 1000  # conversations of one seed
 
 
 def start_worker(data, template_path):
     global template, tokenizer
-    words.COMMON[:] = json.loads((Path(data) / "common_words.json").read_text())
+    words.load(json.loads((Path(data) / "words.json").read_text()))
     template = render.compile_template(template_path)
     tokenizer = Tokenizer.from_file(str(Path(data) / "tokenizer.json"))
 
@@ -33,8 +35,16 @@ def make_batch(job):
     seed, held, kind, count = job
     source = words.Source(seed, held)
     make = conversations.tool_chat if kind == "tools" else conversations.plain_chat
-    made = (make(source) for _ in range(count))
-    return list(code_chats(tokenizer, [template(messages, tools) for messages, tools, _ in made]))
+    texts = []
+    for _ in range(count):
+        messages, tools, _ = make(source)
+        # The template drops the thoughts of earlier turns; half of the conversations keep them, to learn from them all.
+        texts.append(template(messages, tools, preserve_thinking=source.chance(0.5)))
+    coded = list(code_chats(tokenizer, texts))
+    if kind == "tools":
+        for codes in coded:
+            codes[codes & REPLY > 0] |= TOOLS
+    return coded
 
 
 def main():
@@ -42,23 +52,21 @@ def main():
     parser.add_argument("--data", required=True)
     parser.add_argument("--template", required=True)
     parser.add_argument("--out", help="where to write (default: --data)")
-    parser.add_argument("--tools", type=int, default=200_000, help="conversations with tools")
+    parser.add_argument("--tools", type=int, default=300_000, help="conversations with tools")
     parser.add_argument("--chats", type=int, default=200_000, help="conversations without")
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     out = Path(args.out or args.data)
-    jobs = {"synthetic": [], "synthetic.heldout": []}
-    for kind, total in (("tools", args.tools), ("chats", args.chats)):
-        for i in range(0, total, BATCH):
-            seed = f"{args.seed} {kind} {i}"
-            jobs["synthetic"].append((seed, False, kind, min(BATCH, total - i)))
-        jobs["synthetic.heldout"].append((f"{args.seed} {kind} held out", True, kind, max(20, total // 400)))
+    out.mkdir(parents=True, exist_ok=True)
     report = {}
     with multiprocessing.get_context("spawn").Pool(args.workers, start_worker, (args.data, args.template)) as pool:
-        for name in ("synthetic.heldout", "synthetic"):
-            parts = [p for batch in pool.map(make_batch, jobs[name], chunksize=1) for p in batch]
-            report[name] = write_chats(out, name, parts)
+        for kind, total in (("chats", args.chats), ("tools", args.tools)):
+            held = [(f"{args.seed} {kind} held out", True, kind, max(20, total // 400))]
+            train = [(f"{args.seed} {kind} {i}", False, kind, min(BATCH, total - i)) for i in range(0, total, BATCH)]
+            for name, jobs in ((f"{kind}.heldout", held), (kind, train)):
+                parts = [p for batch in pool.imap(make_batch, jobs) for p in batch]
+                report[name] = write_chats(out, name, parts)
     (out / "synthetic.json").write_text(json.dumps(report, indent=1))
     print(json.dumps(report, indent=1))
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 
 import config as C
-from train import ID_BITS, read_tokens
+from codes import ID_BITS
+from rows import read_tokens
 
 ORDER = 5
 

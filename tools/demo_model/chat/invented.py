@@ -44,16 +44,16 @@ def say_boolean(value, s):
 
 
 def any_word(s):
-    """A word for a name: mostly any frequent word of the books, so that names have to be read and cannot be guessed."""
-    return s.pick(W.COMMON) if W.COMMON and s.chance(0.65) else s.pick(ACTIONS + OBJECTS)
+    """A word for a name: often any frequent word of the books, so that names have to be read and cannot be guessed."""
+    return s.pick(W.COMMON) if W.COMMON and s.chance(0.4) else s.pick(ACTIONS + OBJECTS)
 
 
 def parameter_name(s, known):
     """The name of a parameter of a known kind: its own, or any one or two words."""
     r = s.rng.random()
-    if r < 0.4:
+    if r < 0.6:
         return known
-    if r < 0.75:
+    if r < 0.85:
         return any_word(s)
     return f"{any_word(s)}_{s.any([known, any_word(s)])}"
 
@@ -62,13 +62,13 @@ class Invented(Tool):
     """A tool whose requests are built from its parameters' names. `near` makes the name share a word with that tool's."""
 
     def __init__(self, s, near=None):
-        action = s.pick(ACTIONS) if s.chance(0.5) else any_word(s)
-        thing = s.pick(OBJECTS) if s.chance(0.4) else any_word(s)
-        if near and s.chance(0.5):
+        action = s.pick(ACTIONS) if s.chance(0.6) else any_word(s)
+        thing = s.pick(OBJECTS) if s.chance(0.6) else any_word(s)
+        if near and s.chance(0.5) and thing != near.thing:
             action = near.action
-        elif near:
+        elif near and action != near.action:
             thing = near.thing
-        if s.chance(0.15):
+        elif s.chance(0.15):
             thing = f"{any_word(s)}_{thing}"
         self.action, self.thing, self.words = action, thing, thing.replace("_", " ")
         camel = "".join(part.capitalize() for part in thing.split("_"))
@@ -85,6 +85,10 @@ class Invented(Tool):
         what = f"{action} {s.any(['a', 'the'])} {self.words}"
         description = s.any([f"{what.capitalize()}.", what.capitalize(), f"Use this to {what}.", f"Lets you {what}."])
         super().__init__(name, description, parameters, ["{none}"], DONE, [], required)
+
+    @property
+    def what(self):
+        return f"{self.action} {W.a(self.words)}"
 
     def request(self, s):
         used = [n for n in self.parameters if n in self.required or s.chance(0.5)]

@@ -2,14 +2,11 @@
 
 from . import facts as F
 from . import words as W
+from .words import a
 
 
 def cap(text):
     return text[0].upper() + text[1:]
-
-
-def a(noun):
-    return ("an " if noun[0].lower() in "aeiou" else "a ") + noun
 
 
 def greeting(s):
@@ -81,12 +78,14 @@ def feelings(s):
 
 
 def arithmetic(s):
-    kind = s.int(0, 4)
+    kind = s.any([0, 0, 0, 1, 1, 2, 3, 4])
     if kind == 0:
-        x, y = s.int(0, 30), s.int(0, 30)
+        most = s.any([9, 9, 12, 20, 30])
+        x, y = s.int(0, most), s.int(0, most)
         total, op, words = x + y, "+", "plus"
     elif kind == 1:
-        x, y = s.int(0, 30), s.int(0, 20)
+        most = s.any([9, 9, 12, 20, 30])
+        x, y = s.int(0, most), s.int(0, most)
         x, y = max(x, y), min(x, y)
         total, op, words = x - y, "-", "minus"
     elif kind == 2:
@@ -101,7 +100,7 @@ def arithmetic(s):
             y += 1
         big = max(x, y)
         return f"Which number is {s.any(['bigger', 'larger', 'greater'])}, {x} or {y}?", f"I compare {x} and {y}. {big} is larger.", f"{big} is larger than {min(x, y)}."
-    q = s.any([f"What is {x} {words} {y}?", f"What is {x} {op} {y}?", f"How much is {x} {words} {y}?", f"{x} {op} {y} = ?", f"Can you tell me what {x} {words} {y} is?", f"Calculate {x} {op} {y}."])
+    q = s.any([f"What is {x} {words} {y}?", f"What is {x} {op} {y}?", f"How much is {x} {words} {y}?", f"{x} {op} {y} = ?", f"Can you tell me what {x} {words} {y} is?", f"Calculate {x} {op} {y}.", f"{x} {words} {y}", f"{x} {words} {y}?", f"{x} {op} {y}", f"What's {x} {op} {y}?"])
     return q, f"{x} {op} {y} = {total}.", s.any([f"{cap(str(x))} {words} {y} is {total}.", f"It is {total}.", f"{x} {op} {y} = {total}", f"The answer is {total}."])
 
 
@@ -356,7 +355,7 @@ def no_such_word(s):
 
 TOPICS = [
     (why, 4), (likes, 9), (daily, 10), (no_such_word, 2),
-    (greeting, 10), (identity, 9), (closing, 4), (feelings, 4), (arithmetic, 8), (capital, 6), (small_fact, 12), (definition, 7), (how_to, 4),
+    (greeting, 10), (identity, 9), (closing, 4), (feelings, 4), (arithmetic, 12), (capital, 6), (small_fact, 12), (definition, 7), (how_to, 4),
     (joke, 3), (listing, 3), (is_it, 3), (story, 6), (poem, 2), (opinion, 2), (unknown, 4), (echo, 3), (spelling, 1),
 ]  # fmt: skip
 

@@ -62,6 +62,11 @@ class Tool:
         always = [p for p in parameters if all("{" + p + "}" in a or p in fixed for a, fixed in self.asks)]
         self.required = always if required is None else required
 
+    @property
+    def what(self):
+        """What the tool does, to follow 'to', such as 'send a text message to a person'."""
+        return self.description[0].lower() + self.description[1:].rstrip(".")
+
     def schema(self):
         return {
             "type": "function",
@@ -116,7 +121,7 @@ class Renamed(Tool):
             verb = s.any(VERB_NAMES.get(verb, [verb]))
         if s.chance(0.15):
             rest = s.any(["current_", "my_", "the_"]) + rest
-        if s.chance(0.3) and W.COMMON:
+        if s.chance(0.12) and W.COMMON:
             verb, rest = s.pick(W.COMMON), s.any([rest, s.pick(W.COMMON)])
         words = [verb, *rest.split("_")] if rest else [verb]
         if s.chance(0.2):
@@ -128,7 +133,7 @@ class Renamed(Tool):
         self.new, used = {}, set(base.parameters)
         for n in base.parameters:
             other = s.any(PARAMETER_NAMES.get(n, [n])) if s.chance(0.4) else n
-            if s.chance(0.3) and W.COMMON:
+            if s.chance(0.12) and W.COMMON:
                 other = s.pick(W.COMMON)
             self.new[n] = n if other in used else other
             used.add(self.new[n])
@@ -153,8 +158,11 @@ SKY = lambda s: s.any(["sunny", "cloudy", "rainy", "windy", "snowy", "foggy", "c
 
 TOOLS = [
     Tool("get_weather", "Get the current weather in a city.", {"city": text("Name of the city", W.city), "unit": choice("Temperature unit", "celsius", "fahrenheit")},
-         ["What is the weather in {city}?", "How is the weather in {city} today?", "Is it cold in {city}?", "Tell me the weather in {city} in {unit}.", "What's the weather like in {city}?", "weather in {city}", "Please check the weather in {city}."],
+         ["What is the weather in {city}?", "What is the weather like in {city}?", "How is the weather in {city} today?", "Is it raining in {city}?", "How warm is it in {city}?", "Is it cold in {city}?", "Tell me the weather in {city} in {unit}.", "What's the weather like in {city}?", "weather in {city}", "Please check the weather in {city}."],
          {"temperature": counted(-5, 35), "sky": SKY}, ["It is {temperature} degrees and {sky} in {city}.", "In {city} it is {sky}, with {temperature} degrees."], ["city"]),
+    Tool("get_current_weather", "Get the current weather in a given location.", {"location": text("The city and state, e.g. San Francisco, CA", W.city), "unit": choice("The unit", "celsius", "fahrenheit")},
+         ["What is the weather in {location}?", "What's the weather like in {location}?", "What is the weather like in {location} today?", "How warm is it in {location}?", "Weather in {location} in {unit}, please.", "Is it raining in {location}?"],
+         {"temperature": counted(-5, 35), "sky": SKY}, ["It is {temperature} degrees and {sky} in {location}.", "In {location} it is {sky}, with {temperature} degrees."], ["location"]),
     Tool("get_forecast", "Get the weather forecast of a city for some days.", {"city": text("The city", W.city), "days": integer("Number of days")},
          ["What will the weather be in {city} for the next {days} days?", "Give me a {days} day forecast for {city}.", "Forecast for {city}, {days} days please."],
          {"sky": SKY, "high": counted(0, 35)}, ["The next {days} days in {city} will be {sky}, with up to {high} degrees."]),
@@ -266,8 +274,3 @@ TOOLS = [
     Tool("choose_random", "Choose one of several options.", {"options": several("The options", lambda s: s.any([s.pick(W.FOODS), W.name(s), W.city(s), W.word(s)]))}, ["Choose one of {options}.", "Pick one for me: {options}.", "I cannot decide between {options}."], {"choice": W.word}, ["I choose {choice}.", "Take {choice}."]),
     Tool("shop_hours", "Get the opening hours of a shop.", {"shop": text("Name of the shop", W.title), "day": choice("Day of the week", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")}, ["When does {shop} open on {day}?", "Is {shop} open on {day}?", "Opening hours of {shop} on {day}, please."], {"opens": W.clock}, ["{shop} opens at {opens} on {day}.", "On {day} it opens at {opens}."]),
 ]  # fmt: skip
-
-# Never seen in training; only the test prompts use them.
-HELD_OUT_NAMES = {"get_time", "track_package", "book_table", "set_temperature", "feed_pet", "complete_task", "find_recipe"}
-HELD_OUT_TOOLS = [t for t in TOOLS if t.name in HELD_OUT_NAMES]
-TRAINING_TOOLS = [t for t in TOOLS if t.name not in HELD_OUT_NAMES]

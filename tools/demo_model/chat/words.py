@@ -3,22 +3,29 @@
 Every eighth entry of a pool is held out: training never draws it, the test prompts draw nothing else.
 """
 
+import functools
 import random
 
 HELD_EVERY = 8
 
 
+@functools.cache
+def held_out_start(size):
+    """Which entries of a pool of this size are held out, modulo HELD_EVERY."""
+    return random.Random(size).randrange(HELD_EVERY)
+
+
 class Source:
     """A random generator that draws from either the training or the held-out part of each pool."""
 
-    def __init__(self, seed, held=False, known_tools=False):
+    def __init__(self, seed, held=False, share_invented=0.3):
         self.rng = random.Random(seed)
         self.held = held
-        self.known_tools = known_tools  # only the hand-written tools of the training set
+        self.share_invented = share_invented  # of the tools; the others are hand-written
 
     def pick(self, pool):
         """An entry of the part of the pool that this source may use."""
-        start = random.Random(len(pool)).randrange(HELD_EVERY)
+        start = held_out_start(len(pool))
         if len(pool) < HELD_EVERY:
             return self.rng.choice(pool)
         while True:
@@ -40,8 +47,10 @@ class Source:
         """Up to `count` different values of a kind; fewer where the held-out part of a pool is small."""
         out = [make(self)]
         for _ in range(4 * count):
+            if len(out) == count:
+                break
             value = make(self)
-            if len(out) < count and value not in out:
+            if value not in out:
                 out.append(value)
         return out
 
@@ -114,7 +123,13 @@ SYLLABLES = """ba be bi bo bu da de di do du fa fe fi fo ga ge go gu ha he hi ho
 mo mu na ne ni no nu pa pe pi po ra re ri ro ru sa se si so su ta te ti to tu va ve vi vo wa we wi wo ya yo za ze zi zo
 bar den fin gor hal jin kel lom mar nor pel quin ras sol tor van wen yor zan bri cla dra fle gra kri plo sta tri""".split()
 
-COMMON = []  # words of the books, set by prepare.py: they make free text varied
+COMMON = []  # words of the books
+SENTENCES, HELD_OUT_SENTENCES = [], []  # short sentences of the training and of the held-out books
+
+
+def load(vocabulary):
+    """Sets the words and sentences of the books that make free text varied (words.json of prepare.py)."""
+    COMMON[:], SENTENCES[:], HELD_OUT_SENTENCES[:] = (vocabulary[k] for k in ("common", "sentences", "held-out sentences"))
 
 
 def name(s):
@@ -134,11 +149,26 @@ def word(s):
     return s.pick(COMMON) if COMMON and s.chance(0.7) else s.pick(THINGS)
 
 
+def sentence(s):
+    """A short sentence of a book, without a full stop."""
+    sentences = HELD_OUT_SENTENCES if s.held else SENTENCES
+    return s.any(sentences).rstrip(".") if sentences else f"The {s.pick(ADJECTIVES)} {s.pick(THINGS)} is in the {s.pick(ROOMS)}"
+
+
 def phrase(s):
-    """Two to five words that need not mean much; copied, never understood."""
-    if s.chance(0.4):
+    """Two to six words; copied, never understood."""
+    r = s.rng.random()
+    if r < 0.35:
         return f"{s.pick(ADJECTIVES)} {s.pick(THINGS)}"
-    return " ".join(word(s) for _ in range(s.int(2, 5)))
+    if r < 0.6:
+        words = sentence(s).rstrip("!?").replace(",", "").split()
+        count = s.int(2, 6)
+        start = s.int(0, max(0, len(words) - count))
+        return " ".join(words[start : start + count])
+    if r < 0.97 or s.held:
+        return " ".join(s.sample(word, s.int(2, 5)))
+    few = [word(s) for _ in range(s.int(1, 3))]
+    return " ".join(s.any(few) for _ in range(s.int(2, 5)))  # words that repeat are the hardest to copy
 
 
 def title(s):
@@ -164,6 +194,8 @@ def errand(s):
 
 def message(s):
     """A sentence to send to somebody."""
+    if s.chance(0.3):
+        return sentence(s)
     return s.any(
         [
             f"I will be {s.int(5, 55)} minutes late",
@@ -228,3 +260,7 @@ def listing(items):
     """How a person says a list."""
     items = [str(i) for i in items]
     return items[0] if len(items) == 1 else ", ".join(items[:-1]) + " and " + items[-1]
+
+
+def a(noun):
+    return ("an " if noun[0].lower() in "aeiou" else "a ") + noun
