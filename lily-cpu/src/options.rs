@@ -3,7 +3,7 @@
 /// Number format of the keys and values that the attention layers keep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KvPrecision {
-    /// bfloat16, as on the GPU: half the memory. On the trained demo model the rounding changes the top token of 2 positions in 192.
+    /// bfloat16, as on the GPU: half the memory. It costs the demo model a mean KL of 1e-6, and an earlier one the top token of 2 positions in 192.
     Bf16,
     /// f32, as all other activations: 40 KB a token for Qwen3.6-35B-A3B.
     #[default]

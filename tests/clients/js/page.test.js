@@ -59,7 +59,7 @@ test("the page", { skip }, async (t) => {
 
   await t.test("a tool is called and its result goes back", async () => {
     const page = await open(browser, { width: 420, height: 780 }, "dark");
-    // The demo model is too small to call tools by itself: the request is made to require it.
+    // The request is made to require a call, so that the test does not depend on what the model would do.
     await page.evaluate(() => {
       const original = window.fetch;
       let first = true;
