@@ -15,6 +15,7 @@
 //   convert<T>(t)
 //   load_slab_nk(t, p, pitch)         // 16 rows of 32 columns as two right operands
 //   load_codes(t, codes, factors)     // 16 rows of 32 packed 4-bit weights as two left operands, for slabs on the right
+//   unpack_codes, unpack_vectors, multiply_vectors      // products with up to eight vectors; see there
 //
 // p is device or threadgroup memory. For the NVIDIA backend p in threadgroup memory and the pitch must be multiples of
 // 16 bytes (eight 16-bit elements). All of it is for whole simdgroups: every lane must call.

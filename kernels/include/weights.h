@@ -2,7 +2,8 @@
 //
 // A row is one little-endian string of bits. `Packed<4>` and `Packed<8>` are the tuned forms: affine, groups of 64, bfloat scales.
 // `Packed<16>` is plain bfloat. `Packed<0>` takes any form, described at run time by an Encoding: slow but right.
-// Reads are at most 8 bytes wide, because a tensor in a safetensors file is only sure to start at a multiple of 8.
+// Reads here are at most 8 bytes wide, because a tensor in a safetensors file is only sure to start at a multiple of 8. The kernels that only run where
+// weights are copied to the device (gemm_streamed.h, gemv_tiles.h, the deep ones of gemv.metal) read 16, which copies are aligned to.
 #pragma once
 #include "common.h"
 #include "params.h"
