@@ -299,3 +299,15 @@ fn an_interrupt_ends_the_answer() {
     assert_eq!(output.status.code(), Some(130));
     assert_eq!(String::from_utf8_lossy(&output.stderr), "lily: interrupted\n");
 }
+
+#[test]
+fn the_doctor_finds_the_cpu_well() {
+    let report = json(&["doctor", "--device", "cpu", "--seconds", "0", "--json"]);
+    assert_eq!(report["device"]["kind"], "cpu");
+    let tests = report["tests"].as_array().unwrap();
+    assert_eq!(tests.len(), 2);
+    assert!(tests.iter().all(|test| test["passed"] == true), "{report}");
+    assert!(report["bench"].is_null());
+    let text = ok(&["doctor", "--device", "cpu", "--seconds", "0"]);
+    assert!(text.contains("test      passed: prefill ("), "{text}");
+}
