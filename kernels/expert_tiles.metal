@@ -4,7 +4,6 @@
 #include "include/gemv_tiles.h"
 #include "include/route.h"
 
-#if TILE_BACKEND == TILE_MMA || TILE_BACKEND == TILE_LOOPS
 constant constexpr uint kTileSimdgroups = 8;
 
 // Grid (rows / 16, slots). A threadgroup makes 16 rows of a slot's gate and the same 16 of its up matrix; its simdgroups share out the blocks of k.
@@ -240,4 +239,3 @@ template <int DEPTH>
 
 template [[host_name("expert_down_tiles")]] [[kernel]]
 decltype(expert_down_tiles<5>) expert_down_tiles<5>;
-#endif

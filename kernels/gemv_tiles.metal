@@ -5,7 +5,6 @@
 #include "include/early.h"
 #include "include/gemv_tiles.h"
 
-#if TILE_BACKEND == TILE_MMA || TILE_BACKEND == TILE_LOOPS
 // Adds to the output instead of overwriting it: the residual stream. Then the output is float.
 constant bool kAddToOutput [[function_constant(0)]];
 // x is normed already (the norm was a dispatch of its own).
@@ -165,4 +164,3 @@ METAL_FUNC void store_row(device uchar* y, RowTarget t, uint row, float value, d
     }
   }
 }
-#endif

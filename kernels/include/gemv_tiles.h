@@ -119,13 +119,17 @@ METAL_FUNC void multiply_block(thread float* sums, thread const RowBlock& b, thr
     mt::multiply_vectors(d[0], codes[0], vectors[0]);
     mt::multiply_vectors(d[1], codes[1], vectors[1]);
   }
+  float even[4];
+  float odd[4];
+  mt::vector_sums(even, d[0]);
+  mt::vector_sums(odd, d[1]);
   const uint owner = lane % 4;
 #pragma unroll
   for (int half_index = 0; half_index < 2; half_index++) {
     const float2 factors = bfloat_pair(half_index == 0 ? b.upper_factors : b.lower_factors);
     // lane 0 has parts 0 and 1 of the first group, lane 1 part 2 and the second group's part 0, lane 2 the rest, lane 3 no parts, but the biases
-    const float first = owner == 3 ? group_sums.x : d[0].get(half_index * 2) + d[1].get(half_index * 2);
-    const float second = owner == 3 ? group_sums.y : d[0].get(half_index * 2 + 1) + d[1].get(half_index * 2 + 1);
+    const float first = owner == 3 ? group_sums.x : even[half_index * 2] + odd[half_index * 2];
+    const float second = owner == 3 ? group_sums.y : even[half_index * 2 + 1] + odd[half_index * 2 + 1];
     sums[half_index] = fma(owner == 2 ? factors.y : factors.x, first, fma(owner == 0 ? factors.x : factors.y, second, sums[half_index]));
   }
 }

@@ -314,30 +314,32 @@ METAL_FUNC void multiply(thread tile<float>& d0, thread tile<float>& d1, thread 
 #endif
 }
 
-#if TILE_BACKEND == TILE_MMA || TILE_BACKEND == TILE_LOOPS
-// Products with a few vectors, for the layouts in which a lane has neighbouring columns of its two rows.
+// Products with up to eight vectors. Lane l looks after rows l / 4 and l / 4 + 8 of the left operand, vector l / 4 of the right one, and of both columns
+// 2 * (l % 4) and the next in each half of a tile, which is where the NVIDIA and loop layouts have them; the other layouts fetch them from there.
 //
-//   unpack_codes(a, word, word_below)   // left operands: eight 4-bit codes, as numbers, of this lane's first row and of the one eight below; the codes
-//                                       // are this lane's columns of a slab, whichever columns of the matrix they are
-//   unpack_vectors(b, words)            // right operands: the same columns of vector first_row(), of which there are eight at most
-//   multiply_vectors(d, a, b)           // d[row][vector] += a * b^T; elements 0 to 3 of d have the eight vectors
+//   unpack_codes(a, word, word_below)   // left operands of two steps: eight 4-bit codes, as numbers, of this lane's two rows
+//   unpack_vectors(b, words)            // right operands of two steps: eight bfloats of this lane's vector
+//   multiply_vectors(d, a, b)           // d[row][vector] += a * b^T
+//   vector_sums(sums, d)                // of this lane's row and the one below, vectors 2 * (l % 4) and the next
 METAL_FUNC void unpack_codes(thread tile<bfloat> (&a)[2], uint word, uint word_below) {
 #if TILE_BACKEND == TILE_MMA
   ::msl::code_numbers(a[0].element, a[1].element, word);
   ::msl::code_numbers(a[0].element + 2, a[1].element + 2, word_below);
 #else
 #pragma unroll
-  for (int h = 0; h < 2; h++) {
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-      const uint code = (row_half(i) == 0 ? word : word_below) >> ((h * 4 + i / 4 * 2 + (i & 1)) * 4);
-      a[h].element[i] = bfloat(float(code & 15));
-    }
+  for (int i = 0; i < 8; i++) {
+    const ushort owner = ushort((row(i) & 7) * 4 + (column(i) & 7) / 2);
+    const uint upper = simd_shuffle(word, owner);
+    const uint lower = simd_shuffle(word_below, owner);
+    const uint codes = (row(i) < 8 ? upper : lower) >> ((column(i) / 8 * 2 + (column(i) & 1)) * 4);
+    a[0].set(i, bfloat(float(codes & 15)));
+    a[1].set(i, bfloat(float((codes >> 16) & 15)));
   }
 #endif
 }
 
 METAL_FUNC void unpack_vectors(thread tile<bfloat> (&b)[2], uint4 words) {
+#if TILE_BACKEND == TILE_MMA
 #pragma unroll
   for (int h = 0; h < 2; h++) {
 #pragma unroll
@@ -346,6 +348,19 @@ METAL_FUNC void unpack_vectors(thread tile<bfloat> (&b)[2], uint4 words) {
       b[h].element[i] = row_half(i) == 0 ? as_type<bfloat>(ushort((i & 1) != 0 ? word >> 16 : word)) : bfloat(0.0f);
     }
   }
+#else
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+      const ushort owner = ushort((right_n(i) & 7) * 4 + (right_k(i) & 7) / 2);
+      const uint first = simd_shuffle(words[h * 2], owner);
+      const uint second = simd_shuffle(words[h * 2 + 1], owner);
+      const uint word = right_k(i) < 8 ? first : second;
+      b[h].set(i, right_n(i) < 8 ? as_type<bfloat>(ushort((right_k(i) & 1) != 0 ? word >> 16 : word)) : bfloat(0.0f));
+    }
+  }
+#endif
 }
 
 METAL_FUNC void multiply_vectors(thread tile<float>& d, thread tile<bfloat>& a, thread tile<bfloat>& b) {
@@ -357,6 +372,29 @@ METAL_FUNC void multiply_vectors(thread tile<float>& d, thread tile<bfloat>& a, 
   multiply(d, unused, a, b, b);
 #endif
 }
+
+METAL_FUNC void vector_sums(thread float* sums, thread tile<float>& d) {
+#if TILE_BACKEND == TILE_MMA || TILE_BACKEND == TILE_LOOPS
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    sums[i] = d.get(i);
+  }
+#else
+  const int r = lane_index() / 4;
+  const int c = lane_index() % 4 * 2;
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+#if TILE_BACKEND == TILE_SIMDGROUP
+    const ushort owner = ushort(((r >> 2) << 4) | ((r & 3) << 1) | ((c >> 2) << 3) | ((c >> 1) & 1));
+    sums[i] = simd_shuffle(d.get(i / 2 * 4 + (i & 1)), owner);
+#else
+    const ushort owner = ushort(((r & 4) << 2) | ((r & 3) << 1) | ((c / 4 & 2) << 2) | (c / 4 & 1));
+    const float low = simd_shuffle(d.get(i / 2 * 4 + (i & 1)), owner);
+    const float high = simd_shuffle(d.get(i / 2 * 4 + 2 + (i & 1)), owner);
+    sums[i] = (c & 2) != 0 ? high : low;
 #endif
+  }
+#endif
+}
 
 }  // namespace mt

@@ -22,9 +22,12 @@ struct Case {
 }
 
 fn run(case: &Case, checked: bool) {
+    run_on(case, Gpu::new(checked));
+}
+
+fn run_on(case: &Case, mut gpu: Gpu) {
     let Case { k, m, norm, add, .. } = *case;
     let mut random = Random::new(11 + k as u64);
-    let mut gpu = Gpu::new(checked);
     let matrices: Vec<Matrix> = case
         .rows
         .iter()
@@ -209,7 +212,11 @@ fn ahead() {
             run(&case(&[8 * r - 1], k, encoding, kernel, false, true), false);
         }
     }
-    run(&case(&[17, 2], 192, Q4, with_norm[0].1, true, false), true);
+    let small = case(&[17, 2], 192, Q4, with_norm[0].1, true, false);
+    for tiles in [TileBackend::Simdgroup, TileBackend::Tensor] {
+        run_on(&small, Gpu::tiles(tiles));
+    }
+    run(&small, true);
     run(&case(&[3], 192, Q4, without[0].1, false, true), true);
     run(&case(&[3], 192, Q8, without[1].1, false, true), true);
 }
