@@ -1,17 +1,21 @@
 #!/usr/bin/env python3
-"""Many mixed requests from several clients at once, some of them aborted, against a running `lily serve`.
+"""Many mixed requests from several clients at once, a fifth of them aborted, against a running `lily serve`.
 
-    target/release/lily serve --port 8080 --cache-memory 500MB &
-    tests/clients/soak.py http://127.0.0.1:8080 --requests 2000 --clients 8
+    target/release/lily serve --port 8080 --cache-memory 200MB --cache-dir /tmp/states --cache-dir-size 300MB &
+    tests/clients/soak.py http://127.0.0.1:8080 --requests 2000 --clients 8 --minutes 10
 
-Every finished reply is checked, and at the end that nothing runs or waits any more and that memory has not grown beyond 2 % since a tenth of the
-requests was done (so the prefix cache, which memory grows with until it is full, has to be small). Greedy requests are made twice: the second reply must be the first one's. Exits with 1 where anything is wrong.
+The requests are spread over the minutes. Beside the clients, one reads its reply at a byte a second all the time. Every finished reply is checked;
+greedy requests are made again and again, and each reply must be the first one's. At the end nothing may run or wait any more, and the memory of the
+last minute (its median) may not be more than 2 % above that of the second one; the caches, which grow until they are full, have to be small enough
+to be full by then. Exits with 1 where anything is wrong.
 """
 
 import argparse
 import http.client
 import json
 import random
+import socket
+import statistics
 import sys
 import threading
 import time
@@ -28,15 +32,19 @@ TOOL = {
 
 
 class Soak:
-    def __init__(self, url, requests, key):
+    def __init__(self, url, requests, key, minutes):
         self.place = urllib.parse.urlparse(url).netloc
         self.headers = {"content-type": "application/json"}
         if key:
             self.headers["authorization"] = f"Bearer {key}"
         self.left = requests
+        self.pace = minutes * 60 / requests
+        self.began = time.monotonic()
+        self.sent = 0
+        self.ended = False
         self.lock = threading.Lock()
         self.faults = []
-        self.counts = {"finished": 0, "aborted": 0, "refused": 0}
+        self.counts = {"finished": 0, "aborted": 0, "refused": 0, "slow_bytes": 0}
         self.greedy = {}
 
     def post(self, path, body):
@@ -58,6 +66,9 @@ class Soak:
                 if self.left == 0:
                     return
                 self.left -= 1
+                due = self.began + self.sent * self.pace
+                self.sent += 1
+            time.sleep(max(0, due - time.monotonic()))
             try:
                 history = self.one(rng, history)
             except Exception as error:  # noqa: BLE001: whatever it is, it is a fault to report
@@ -102,6 +113,21 @@ class Soak:
         self.check(kind, body, message, finish, usage)
         self.count("finished")
         return [*messages, message] if kind == "chat" else history
+
+    def slow_reader(self):
+        """Reads a long reply at a byte a second, and starts over when it is through or the server is."""
+        host, port = self.place.split(":")
+        body = json.dumps({"messages": [{"role": "user", "content": "Tell me everything."}], "stream": True, "max_tokens": 400}).encode()
+        head = "".join(f"{name}: {value}\r\n" for name, value in self.headers.items())
+        while not self.ended:
+            with socket.create_connection((host, int(port))) as connection:
+                # A small window, so that the server has to hold what is not read.
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+                request = f"POST /v1/chat/completions HTTP/1.1\r\nhost: {self.place}\r\n{head}content-length: {len(body)}\r\n\r\n"
+                connection.sendall(request.encode() + body)
+                while not self.ended and connection.recv(1):
+                    self.counts["slow_bytes"] += 1
+                    time.sleep(1)
 
     def raw(self, rng, text):
         body = {"prompt": text, "max_tokens": rng.randint(0, 20), "echo": True, "logprobs": 1}
@@ -171,28 +197,35 @@ def main():
     parser.add_argument("url")
     parser.add_argument("--requests", type=int, default=2000)
     parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--key")
     arguments = parser.parse_args()
-    soak = Soak(arguments.url, arguments.requests, arguments.key)
+    soak = Soak(arguments.url, arguments.requests, arguments.key, arguments.minutes)
     threads = [threading.Thread(target=soak.client, args=(seed,), daemon=True) for seed in range(arguments.clients)]
-    began = time.monotonic()
-    for thread in threads:
+    slow = threading.Thread(target=soak.slow_reader, daemon=True)
+    for thread in [*threads, slow]:
         thread.start()
-    warm = None
+    memory = []
     while any(thread.is_alive() for thread in threads):
         time.sleep(1)
-        if warm is None and soak.left <= arguments.requests * 0.9:
-            warm = soak.get("/status")["resident_memory_bytes"]
+        memory.append((time.monotonic() - soak.began, soak.get("/status")["resident_memory_bytes"]))
+    seconds = time.monotonic() - soak.began
+    soak.ended = True
+    slow.join(timeout=5)
     deadline = time.monotonic() + 30
     while (status := soak.get("/status"))["engine"]["running"] + status["engine"]["waiting"] > 0:
         if time.monotonic() > deadline:
             soak.faults.append(f"still running: {status['engine']}")
             break
         time.sleep(0.1)
-    grown = status["resident_memory_bytes"] / warm - 1 if warm else 0
-    if grown > 0.02:
+    early = [bytes for at, bytes in memory if 60 <= at < 120]
+    late = [bytes for at, bytes in memory if at >= seconds - 60]
+    grown = statistics.median(late) / statistics.median(early) - 1 if early else None
+    if grown is None:
+        soak.faults.append("too short to tell how memory grows")
+    elif grown > 0.02:
         soak.faults.append(f"memory grew by {grown:.1%}")
-    print(json.dumps({**soak.counts, "seconds": round(time.monotonic() - began, 1), "memory_growth": round(grown, 4), "engine": status["engine"]}))
+    print(json.dumps({**soak.counts, "seconds": round(seconds, 1), "memory_growth": grown and round(grown, 4), "engine": status["engine"]}))
     for fault in soak.faults[:20]:
         print("fault:", fault)
     sys.exit(1 if soak.faults else 0)
