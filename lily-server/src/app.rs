@@ -15,7 +15,9 @@ use tower_http::cors::{AllowOrigin, Any, CorsLayer};
 
 use crate::access;
 use crate::config::ServerConfig;
-use crate::endpoints::{chat, completions, health, messages, metrics, models, page, responses, status, tokens};
+use crate::endpoints::{
+    chat, completions, health, messages, metrics, models, openapi, page, responses, status, tokens,
+};
 use crate::error::{AnthropicError, ApiError};
 use crate::grammar::Grammars;
 use crate::metrics::Metrics;
@@ -84,6 +86,7 @@ pub fn router(state: AppState) -> Router {
         .route("/health", get(health::health))
         .route("/status", get(status::status))
         .route("/metrics", get(metrics::metrics))
+        .route("/openapi.json", get(openapi::openapi))
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
         .route("/apply-template", post(tokens::apply_template))

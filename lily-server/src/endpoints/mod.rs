@@ -6,6 +6,7 @@ pub mod health;
 pub mod messages;
 pub mod metrics;
 pub mod models;
+pub mod openapi;
 pub mod page;
 pub mod responses;
 pub mod status;

@@ -6,6 +6,7 @@ mod common;
 mod completions;
 mod connections;
 mod messages;
+mod openapi;
 mod responses;
 mod structured;
 mod tools;
