@@ -178,3 +178,59 @@ fn the_scan_follows_its_definition_across_chunks() {
         }
     }
 }
+
+/// Values so large that the readout would be infinite in half precision; the norm after it brings the output back to its usual size.
+#[test]
+fn a_readout_beyond_half_precision_stays_finite() {
+    let config = DeltaNetConfig {
+        key_heads: 1,
+        value_heads: 1,
+        key_dim: 128,
+        value_dim: 128,
+        conv_kernel: 4,
+    };
+    let (rows, channels) = (5, config.conv_channels());
+    let mut inputs = Inputs {
+        qkv: numbers(3, rows * channels),
+        z: numbers(4, rows * 128),
+        a: numbers(5, rows),
+        b: numbers(6, rows),
+        norm: numbers(7, 128),
+    };
+    for row in inputs.qkv.chunks_mut(channels) {
+        row[2 * 128..].iter_mut().for_each(|value| *value *= 1e9);
+    }
+    let mut expected_state = vec![vec![0.0; 128]; 128];
+    let expected = reference(&config, 0, &inputs, &mut expected_state);
+    let readout: f64 = inputs.qkv[(rows - 1) * channels..][..128]
+        .iter()
+        .zip(&expected_state[0])
+        .map(|(q, s)| f64::from(*q) * s / 128.0)
+        .sum();
+    assert!(readout.abs() > f64::from(half::f16::MAX), "{readout}");
+    for set in sets() {
+        let (mut state, mut out) = (vec![0.0; 128 * 128], vec![0.0; rows * 128]);
+        set.run(Scan {
+            config: &config,
+            head: 0,
+            qkv: &inputs.qkv,
+            z: &inputs.z,
+            b: &inputs.b,
+            a: &inputs.a,
+            a_log: A_LOG,
+            dt_bias: DT_BIAS,
+            norm: &inputs.norm,
+            eps: EPS,
+            state: &mut state,
+            out: SharedMut::new(&mut out),
+            first_row: 0,
+            scratch: &mut vec![0.0; scan_scratch(&config)],
+        });
+        for (found, expected) in out.iter().zip(expected.iter().flatten()) {
+            assert!(
+                (f64::from(*found) - expected).abs() < 2e-5,
+                "{found}, expected {expected}"
+            );
+        }
+    }
+}

@@ -212,6 +212,28 @@ fn check_integer_products(set: KernelSet, matrix: &Matrix, x: &[f32], tokens: us
     }
 }
 
+/// More rows than sixteen bits can tell apart, as lm_head has.
+#[test]
+fn rows_beyond_sixteen_bits() {
+    let mut random = Random(5);
+    let encoding = Encoding::Affine {
+        bits: 4,
+        group_size: 64,
+        scale_type: FloatType::Bf16,
+    };
+    let matrix = random.matrix(encoding, 1, 66_001, 64);
+    let x: Vec<f32> = (0..64).map(|_| random.number()).collect();
+    for set in sets() {
+        let mut quantized = QuantizedRows::new(1, 64, 64);
+        quantized.fill(&mut Pool::new(1).unwrap(), set, Layout::Direct, &x, 64);
+        for (quantized, most) in [(None, 1e-6), (Some(&quantized), 2e-5)] {
+            let inputs = Inputs::first(1, &x, 64, quantized);
+            let error = error(&matrix, 0, &inputs, &product(set, &matrix, 0, &inputs));
+            assert!(error < most, "{}: {error}", set.name());
+        }
+    }
+}
+
 #[test]
 fn integers_hold_the_largest_codes_and_activations() {
     // Codes 15 everywhere and activations of one magnitude: the sums of a group of 128 are as large as they get.

@@ -253,6 +253,25 @@ fn several_tokens() {
     }
 }
 
+/// More rows than sixteen bits can tell apart, as lm_head has.
+#[test]
+fn rows_beyond_sixteen_bits() {
+    let case = |norm| Case {
+        rows: vec![66_001],
+        k: 128,
+        m: 1,
+        encoding: Q4,
+        rows_per_block: 4,
+        tokens: 1,
+        simdgroups: 8,
+        norm,
+        add: false,
+        kernel: None,
+    };
+    run(&case(true), false);
+    run(&case(false), false);
+}
+
 #[test]
 fn checked() {
     for (encoding, r) in [(Q4, 4), (Q8, 2), (OTHERS[3], 2)] {

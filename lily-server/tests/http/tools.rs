@@ -97,6 +97,15 @@ async fn a_call_inside_unclosed_thoughts_is_a_call() {
 }
 
 #[tokio::test]
+async fn calls_need_no_thoughts() {
+    let body = json!({"chat_template_kwargs": {"enable_thinking": false}});
+    let (message, finish) = exchange(&format!("Look:\n{WEATHER}"), body).await;
+    assert_eq!((finish.as_str(), &message["content"]), ("tool_calls", &json!("Look:")));
+    assert_eq!(message["reasoning_content"], "");
+    assert_eq!(message["tool_calls"][0]["name"], "weather");
+}
+
+#[tokio::test]
 async fn a_malformed_call_is_text() {
     let reply = "x</think>Look: <tool_call>\nweather in Rome\n</tool_call>";
     let (message, finish) = exchange(reply, json!({})).await;
