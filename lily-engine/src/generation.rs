@@ -86,8 +86,8 @@ pub struct TokenLogprobs {
 pub enum FinishReason {
     /// A stop token.
     Stop,
-    /// A stop string.
-    StopString,
+    /// The stop string of this index in [`crate::GenerateRequest::stop_strings`].
+    StopString(usize),
     /// `max_tokens`, the context limit or the memory plan.
     Length,
 }

@@ -102,10 +102,11 @@ impl Run {
         // A stop string that spells a control token out means the token: control tokens have no text.
         let (stop_controls, stop_strings): (Vec<_>, Vec<_>) = std::mem::take(&mut request.stop_strings)
             .into_iter()
-            .partition(|stop| vocabulary.special(stop).is_some());
+            .enumerate()
+            .partition(|(_, stop)| vocabulary.special(stop).is_some());
         request
             .stop_tokens
-            .extend(stop_controls.iter().filter_map(|stop| vocabulary.special(stop)));
+            .extend(stop_controls.iter().filter_map(|(_, stop)| vocabulary.special(stop)));
         let text = ReplyText::new(request.format, stop_strings, vocabulary);
         let mut run = Run {
             outlet: Outlet::new(events, pause),
@@ -292,7 +293,7 @@ impl Run {
         };
         let at_limit = self.tokens.len() >= self.limit;
         let (mut text, mut stopped) = (step.text, step.stopped);
-        if at_limit && !stopped && !is_stop {
+        if at_limit && stopped.is_none() && !is_stop {
             let (rest, found) = self.text.finish();
             text.push_str(&rest);
             stopped = found;
@@ -304,8 +305,8 @@ impl Run {
             markup: step.markup,
             logprobs,
         }));
-        if stopped {
-            self.finish(FinishReason::StopString);
+        if let Some(index) = stopped {
+            self.finish(FinishReason::StopString(index));
         } else if is_stop {
             self.finish(FinishReason::Stop);
         } else if at_limit {

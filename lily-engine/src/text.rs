@@ -15,8 +15,8 @@ pub(crate) struct TextStep {
     pub(crate) part: Part,
     /// What the token does, where it is markup.
     pub(crate) markup: Option<Markup>,
-    /// Whether the text reached a stop string; it is not part of `text`.
-    pub(crate) stopped: bool,
+    /// The stop string that the text reached, by its index; it is not part of `text`.
+    pub(crate) stopped: Option<usize>,
 }
 
 /// The text of one reply.
@@ -28,7 +28,8 @@ pub(crate) struct ReplyText {
 }
 
 impl ReplyText {
-    pub(crate) fn new(format: ReplyFormat, stop_strings: Vec<String>, vocabulary: &Vocabulary) -> Self {
+    /// `stop_strings` come with their indices in the request.
+    pub(crate) fn new(format: ReplyFormat, stop_strings: Vec<(usize, String)>, vocabulary: &Vocabulary) -> Self {
         ReplyText {
             detokenizer: Detokenizer::default(),
             parts: PartTracker::new(format, vocabulary.markup),
@@ -85,25 +86,25 @@ impl ReplyText {
         }
     }
 
-    /// The reply ends without one: what was held back. Whether a stop string is found in it after all.
-    pub(crate) fn finish(&mut self) -> (String, bool) {
+    /// The reply ends without one: what was held back, and the stop string that is found in it after all.
+    pub(crate) fn finish(&mut self) -> (String, Option<usize>) {
         self.flush(self.parts.part())
     }
 
     /// All text of the open part; an incomplete character becomes U+FFFD.
-    fn flush(&mut self, part: Part) -> (String, bool) {
+    fn flush(&mut self, part: Part) -> (String, Option<usize>) {
         let rest = self.detokenizer.finish();
         let (mut text, stopped) = self.stop(part, rest);
-        if !stopped {
+        if stopped.is_none() {
             text.push_str(&self.stops.take());
         }
         (text, stopped)
     }
 
-    fn stop(&mut self, part: Part, text: String) -> (String, bool) {
+    fn stop(&mut self, part: Part, text: String) -> (String, Option<usize>) {
         match part {
             Part::Content => self.stops.push(text),
-            Part::Reasoning | Part::ToolCall => (text, false),
+            Part::Reasoning | Part::ToolCall => (text, None),
         }
     }
 }
@@ -111,15 +112,15 @@ impl ReplyText {
 /// Finds stop strings across the borders of the pieces that text comes in.
 #[derive(Debug)]
 struct StopStrings {
-    stops: Vec<String>,
+    stops: Vec<(usize, String)>,
     longest: usize,
     /// Text that may be the start of a stop string.
     held: String,
 }
 
 impl StopStrings {
-    fn new(stops: Vec<String>) -> Self {
-        let longest = stops.iter().map(String::len).max().unwrap_or(0);
+    fn new(stops: Vec<(usize, String)>) -> Self {
+        let longest = stops.iter().map(|(_, stop)| stop.len()).max().unwrap_or(0);
         StopStrings {
             stops,
             longest,
@@ -127,24 +128,28 @@ impl StopStrings {
         }
     }
 
-    /// Takes the next piece; returns the text that cannot be part of a stop string any more, and whether one was found right after it.
-    fn push(&mut self, piece: String) -> (String, bool) {
+    /// Takes the next piece; returns the text that cannot be part of a stop string any more, and the one that was found right after it.
+    fn push(&mut self, piece: String) -> (String, Option<usize>) {
         if self.stops.is_empty() {
-            return (piece, false);
+            return (piece, None);
         }
         let mut text = std::mem::take(&mut self.held);
         text.push_str(&piece);
-        if let Some(at) = self.stops.iter().filter_map(|stop| text.find(stop.as_str())).min() {
+        let found = self
+            .stops
+            .iter()
+            .filter_map(|(index, stop)| Some((text.find(stop.as_str())?, *index)));
+        if let Some((at, index)) = found.min() {
             text.truncate(at);
-            return (text, true);
+            return (text, Some(index));
         }
         let earliest = text.len().saturating_sub(self.longest - 1);
-        let may_start = |at: &usize| self.stops.iter().any(|stop| stop.starts_with(&text[*at..]));
+        let may_start = |at: &usize| self.stops.iter().any(|(_, stop)| stop.starts_with(&text[*at..]));
         let hold = (earliest..text.len())
             .filter(|&at| text.is_char_boundary(at))
             .find(may_start);
         self.held = text.split_off(hold.unwrap_or(text.len()));
-        (text, false)
+        (text, None)
     }
 
     /// What is held back.

@@ -131,12 +131,16 @@ fn stop_strings_are_found_across_tokens_and_left_out() {
         (outcome.text(), outcome.reason)
     };
     let (found, ended) = (FinishReason::StopString, FinishReason::Stop);
-    assert_eq!(stop("one STOP two", &["STOP"]), ("one ".into(), found));
-    assert_eq!(stop("one STOP two", &["two", "STOP"]), ("one ".into(), found));
+    assert_eq!(stop("one STOP two", &["STOP"]), ("one ".into(), found(0)));
+    assert_eq!(stop("one STOP two", &["two", "STOP"]), ("one ".into(), found(1)));
+    assert_eq!(
+        stop("one STOP two", &["<|im_end|>", "two", "STOP"]),
+        ("one ".into(), found(2))
+    );
     assert_eq!(stop("one STO", &["STOP"]), ("one STO".into(), ended));
-    assert_eq!(stop("aaab", &["aab"]), ("a".into(), found));
-    assert_eq!(stop("käse", &["äs"]), ("k".into(), found));
-    assert_eq!(stop("x\n\ny", &["\n\n"]), ("x".into(), found));
+    assert_eq!(stop("aaab", &["aab"]), ("a".into(), found(0)));
+    assert_eq!(stop("käse", &["äs"]), ("k".into(), found(0)));
+    assert_eq!(stop("x\n\ny", &["\n\n"]), ("x".into(), found(0)));
 }
 
 #[test]
@@ -231,6 +235,18 @@ fn a_tool_call_ends_reasoning_that_was_left_open() {
 }
 
 #[test]
+fn penalties_leave_the_syntax_of_calls_alone() {
+    let penalised = |r: &mut GenerateRequest| {
+        r.format = CHAT;
+        r.sampling.repetition_penalty = 10.0;
+    };
+    let call = [&[CALL][..], &ids("fff"), &[CALL_END, END]].concat();
+    assert_eq!(built(&reply_to(&call, penalised)).tool_calls, ["fff"]);
+    let text = [&ids("fff")[..], &[END]].concat();
+    assert_ne!(reply_to(&text, penalised).text(), "fff", "the penalty is at work");
+}
+
+#[test]
 fn thinking_that_starts_by_itself_is_reasoning() {
     let outcome = reply_to(
         &[&[THINK][..], &ids("hm"), &[THINK_END], &ids("yes"), &[END]].concat(),
@@ -255,7 +271,7 @@ fn stop_strings_and_reasoning_do_not_mix() {
     });
     let reply = built(&outcome);
     assert_eq!((reply.reasoning.as_str(), reply.content.trim_end()), ("a STOP b", "c"));
-    assert_eq!(outcome.reason, FinishReason::StopString);
+    assert_eq!(outcome.reason, FinishReason::StopString(0));
 }
 
 #[test]

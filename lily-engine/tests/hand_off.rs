@@ -294,7 +294,7 @@ fn the_demo_model_says_the_same_with_and_without_the_hand_off() {
                 ..ask(greedy)
             },
         );
-        assert_eq!(stopped.reason, FinishReason::StopString);
+        assert_eq!(stopped.reason, FinishReason::StopString(0));
         let next = [&tokens[..], &stopped.ids(), &tokens[..3]].concat();
         let more = run(engine, request(&next, 6));
         assert!(more.usage.cached_tokens >= tokens.len() + stopped.ids().len() - 1);

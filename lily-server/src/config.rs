@@ -23,6 +23,8 @@ pub struct ServerConfig {
     pub max_body_bytes: usize,
     /// Time within which a request's headers, and then its body, must arrive.
     pub body_timeout: Duration,
+    /// Time that a request's reply may take, its wait in the queue included; no limit for `None`.
+    pub request_timeout: Option<Duration>,
     /// Connections held open at once; more wait to be accepted.
     pub max_connections: usize,
     /// Silence on a stream after which a comment is sent, so that no proxy or client takes it for dead.
@@ -43,6 +45,7 @@ impl Default for ServerConfig {
             cors_origins: Vec::new(),
             max_body_bytes: 32 << 20,
             body_timeout: Duration::from_secs(30),
+            request_timeout: None,
             max_connections: 512,
             keep_alive: Duration::from_secs(5),
             shutdown_grace: Duration::from_secs(10),

@@ -58,6 +58,9 @@ pub enum ApiError {
     /// 503: the server has all the work it may hold; the same request may succeed later.
     #[error("{0}")]
     Overloaded(String),
+    /// 504: the reply took longer than the server lets it.
+    #[error("the reply was not complete within {0} seconds, the most that this server gives a request")]
+    ReplyTimeout(u64),
     /// 500: the engine failed.
     #[error("{0}")]
     Internal(String),
@@ -93,6 +96,7 @@ impl ApiError {
             Self::BodyTimeout(_) => StatusCode::REQUEST_TIMEOUT,
             Self::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Overloaded(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::ReplyTimeout(_) => StatusCode::GATEWAY_TIMEOUT,
             Self::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
@@ -109,6 +113,7 @@ impl ApiError {
             Self::BodyTimeout(_) => ("invalid_request_error", Some("timeout")),
             Self::TooLarge(_) => ("invalid_request_error", Some("request_too_large")),
             Self::Overloaded(_) => ("server_error", Some("overloaded")),
+            Self::ReplyTimeout(_) => ("server_error", Some("timeout")),
             Self::Internal(_) => ("server_error", Some("internal_error")),
         };
         json!({ "error": { "message": self.to_string(), "type": kind, "param": self.param(), "code": code } })
@@ -123,6 +128,7 @@ impl ApiError {
             Self::NoRoute { .. } | Self::NoModel { .. } => "not_found_error",
             Self::TooLarge(_) => "request_too_large",
             Self::Overloaded(_) => "overloaded_error",
+            Self::ReplyTimeout(_) => "timeout_error",
             Self::Internal(_) => "api_error",
         };
         let message = match self.param() {

@@ -9,6 +9,7 @@ use futures_util::stream::{SelectAll, unfold};
 use lily_engine::{Event, FinishReason, GenerateRequest, Generation, ReasoningBudget, ReplyFormat, Sampling};
 use lily_model::{ChatInput, Checkpoint, GenerationConfig};
 use serde_json::{Map, Value};
+use tokio::time::Instant;
 
 use crate::app::{App, AppState};
 use crate::error::ApiError;
@@ -230,6 +231,8 @@ pub struct Reply {
     ready: VecDeque<ReplyEvent>,
     done: bool,
     stopwatch: Stopwatch,
+    /// When the reply has to be complete.
+    deadline: Option<Instant>,
     app: AppState,
     /// Prompt and tokens so far, where the reply is to be remembered.
     replay: Option<(Vec<u32>, Vec<u32>)>,
@@ -244,6 +247,7 @@ impl Reply {
             ready: VecDeque::new(),
             done: false,
             stopwatch: Stopwatch::start(),
+            deadline: app.config.request_timeout.map(|time| Instant::now() + time),
             app,
             replay: None,
         }
@@ -274,6 +278,16 @@ impl Reply {
         }
     }
 
+    /// The engine's next event; `None` where it does not come in time.
+    async fn next_event(&mut self) -> Option<Event> {
+        let next = self.generation.next();
+        let event = match self.deadline {
+            Some(deadline) => tokio::time::timeout_at(deadline, next).await.ok()?,
+            None => next.await,
+        };
+        Some(event.unwrap_or(Event::Failed(lily_engine::EngineError::Stopped)))
+    }
+
     /// The next piece; `None` after [`ReplyEvent::Finished`] or [`ReplyEvent::Failed`].
     pub async fn next(&mut self) -> Option<ReplyEvent> {
         loop {
@@ -284,11 +298,11 @@ impl Reply {
             if self.done {
                 return None;
             }
-            let event = self
-                .generation
-                .next()
-                .await
-                .unwrap_or(Event::Failed(lily_engine::EngineError::Stopped));
+            let Some(event) = self.next_event().await else {
+                let time = self.app.config.request_timeout.unwrap_or_default();
+                self.done = true;
+                return Some(ReplyEvent::Failed(ApiError::ReplyTimeout(time.as_secs())));
+            };
             self.take_note(&event);
             let mut out = Vec::new();
             self.machine.push(event, &mut out);

@@ -128,6 +128,7 @@ impl Collector for EngineCollector {
             sequence_bytes,
             cache_entries,
             cache_bytes,
+            disk,
             ..
         } = status;
         for (name, help, value) in [
@@ -143,6 +144,12 @@ impl Collector for EngineCollector {
                 "prefix_cache_bytes",
                 "Memory of the snapshots in the prefix cache",
                 cache_bytes,
+            ),
+            ("disk_cache_entries", "Snapshots in the cache on the disk", disk.entries),
+            (
+                "disk_cache_bytes",
+                "Bytes of the files in the cache on the disk",
+                usize::try_from(disk.bytes).unwrap_or(usize::MAX),
             ),
             (
                 "resident_memory_bytes",
@@ -169,6 +176,13 @@ impl Collector for EngineCollector {
                 status.cached_tokens,
             ),
             ("generated_tokens", "Tokens of the replies", status.generated_tokens),
+            ("disk_cache_loaded", "Snapshots read from the disk", disk.loaded),
+            ("disk_cache_written", "Snapshots written to the disk", disk.written),
+            (
+                "disk_cache_failed",
+                "Damaged snapshots and failures to write one",
+                disk.failed,
+            ),
             (
                 "decode_steps",
                 "Decode steps, of one token for each running sequence",

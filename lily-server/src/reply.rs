@@ -73,8 +73,8 @@ pub enum ReplyEvent {
 pub enum Ending {
     /// The model was done.
     Stop,
-    /// A stop string of the request.
-    StopString,
+    /// The stop string of this index in the request.
+    StopString(usize),
     /// The model was done after calling functions.
     ToolCalls,
     /// The token limit or the context limit.
@@ -220,9 +220,9 @@ impl ReplyMachine {
         }
         let reason = match reason {
             FinishReason::Length => Ending::Length,
-            FinishReason::Stop | FinishReason::StopString if self.calls > 0 => Ending::ToolCalls,
+            FinishReason::Stop | FinishReason::StopString(_) if self.calls > 0 => Ending::ToolCalls,
             FinishReason::Stop => Ending::Stop,
-            FinishReason::StopString => Ending::StopString,
+            FinishReason::StopString(index) => Ending::StopString(index),
         };
         out.push(ReplyEvent::Finished { reason, usage });
     }

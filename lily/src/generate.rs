@@ -94,7 +94,7 @@ impl From<TokenLogprobs> for Logprobs {
 pub fn finish_reason(reason: FinishReason) -> &'static str {
     match reason {
         FinishReason::Stop => "stop",
-        FinishReason::StopString => "stop_string",
+        FinishReason::StopString(_) => "stop_string",
         FinishReason::Length => "length",
     }
 }

@@ -111,11 +111,7 @@ impl MessageWriter {
             Ending::Stop => (json!("end_turn"), Value::Null),
             Ending::ToolCalls => (json!("tool_use"), Value::Null),
             Ending::Length => (json!("max_tokens"), Value::Null),
-            // The engine tells that a stop string came, not which; where there is only one, that is known.
-            Ending::StopString => match self.stop_sequences.as_slice() {
-                [only] => (json!("stop_sequence"), json!(only)),
-                _ => (json!("stop_sequence"), Value::Null),
-            },
+            Ending::StopString(index) => (json!("stop_sequence"), json!(self.stop_sequences.get(index))),
         }
     }
 }

@@ -1,10 +1,9 @@
 //! The body of `POST /v1/messages`, and what it means in the terms that all APIs share.
 
-use std::fmt;
 use std::sync::Arc;
 
 use serde::Deserialize;
-use serde::de::{self, Deserializer, SeqAccess, Visitor};
+use serde::de::Deserializer;
 use serde_json::{Value, json};
 
 use crate::body::parse_json;
@@ -13,6 +12,7 @@ use crate::job::{ChatJob, Thinking};
 use crate::openai::message::{CalledFunction, Content, Message, Role, ToolCall};
 use crate::openai::sampling::{SamplingFields, StopStrings};
 use crate::prompt::template_messages;
+use crate::text_or_list::{TextOrList, text_or_list};
 use crate::tools::definition::{Tool, ToolChoice};
 
 /// A messages request.
@@ -70,7 +70,7 @@ enum TurnRole {
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Blocks(Vec<Block>);
 
-#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 struct Block {
     r#type: String,
     #[serde(default)]
@@ -113,38 +113,16 @@ struct Metadata {
 
 impl<'de> Deserialize<'de> for Blocks {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct BlocksVisitor;
-
-        impl<'de> Visitor<'de> for BlocksVisitor {
-            type Value = Blocks;
-
-            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str("a string or a list of content blocks")
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Blocks, E> {
-                Ok(Blocks(vec![Block {
+        Ok(Blocks(
+            match text_or_list(deserializer, "a string or a list of content blocks")? {
+                TextOrList::Text(text) => vec![Block {
                     r#type: "text".into(),
-                    text: Some(text.to_owned()),
-                    thinking: None,
-                    id: None,
-                    name: None,
-                    input: None,
-                    tool_use_id: None,
-                    content: None,
-                }]))
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<Blocks, A::Error> {
-                let mut blocks = Vec::new();
-                while let Some(block) = sequence.next_element()? {
-                    blocks.push(block);
-                }
-                Ok(Blocks(blocks))
-            }
-        }
-
-        deserializer.deserialize_any(BlocksVisitor)
+                    text: Some(text),
+                    ..Block::default()
+                }],
+                TextOrList::List(blocks) => blocks,
+            },
+        ))
     }
 }
 

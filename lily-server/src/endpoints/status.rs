@@ -30,6 +30,7 @@ pub async fn status(State(app): State<AppState>) -> Json<Value> {
             "queue_capacity": options.queue_capacity,
             "sequence_memory_bytes": options.sequence_memory,
             "cache_memory_bytes": options.cache_memory,
+            "cache_disk_bytes": options.disk_cache.as_ref().map(|disk| disk.bytes),
         },
         "engine": {
             "waiting": status.waiting,
@@ -37,6 +38,13 @@ pub async fn status(State(app): State<AppState>) -> Json<Value> {
             "sequence_bytes": status.sequence_bytes,
             "cache_entries": status.cache_entries,
             "cache_bytes": status.cache_bytes,
+            "disk_cache": {
+                "entries": status.disk.entries,
+                "bytes": status.disk.bytes,
+                "loaded": status.disk.loaded,
+                "written": status.disk.written,
+                "failed": status.disk.failed,
+            },
             "started": status.started,
             "finished": status.finished,
             "cancelled": status.cancelled,

@@ -46,7 +46,7 @@ impl Head {
 /// `finish_reason` for an ending.
 pub fn finish_reason(ending: Ending) -> &'static str {
     match ending {
-        Ending::Stop | Ending::StopString => "stop",
+        Ending::Stop | Ending::StopString(_) => "stop",
         Ending::ToolCalls => "tool_calls",
         Ending::Length => "length",
     }

@@ -3,8 +3,10 @@
 use std::fmt;
 
 use serde::Deserialize;
-use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
+
+use crate::text_or_list::{TextOrList, text_or_list};
 
 /// Who a message is from.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
@@ -95,36 +97,14 @@ impl Content {
     }
 }
 
-/// Hand-written so that an error names the part and field at fault; serde's untagged enums lose both.
 impl<'de> Deserialize<'de> for Content {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct ContentVisitor;
-
-        impl<'de> Visitor<'de> for ContentVisitor {
-            type Value = Content;
-
-            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str("a string or a list of content parts")
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Content, E> {
-                Ok(Content::Text(text.to_owned()))
-            }
-
-            fn visit_string<E: de::Error>(self, text: String) -> Result<Content, E> {
-                Ok(Content::Text(text))
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<Content, A::Error> {
-                let mut parts = Vec::new();
-                while let Some(part) = sequence.next_element()? {
-                    parts.push(part);
-                }
-                Ok(Content::Parts(parts))
-            }
-        }
-
-        deserializer.deserialize_any(ContentVisitor)
+        Ok(
+            match text_or_list(deserializer, "a string or a list of content parts")? {
+                TextOrList::Text(text) => Content::Text(text),
+                TextOrList::List(parts) => Content::Parts(parts),
+            },
+        )
     }
 }
 

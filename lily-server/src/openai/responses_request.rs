@@ -1,10 +1,9 @@
 //! The body of `POST /v1/responses`, and what it means in the terms that all APIs share.
 
-use std::fmt;
 use std::sync::Arc;
 
 use serde::Deserialize;
-use serde::de::{self, Deserializer, SeqAccess, Visitor};
+use serde::de::Deserializer;
 use serde_json::{Value, json};
 
 use super::chat_request::{Effort, MAX_TOP_LOGPROBS};
@@ -15,6 +14,7 @@ use crate::error::ApiError;
 use crate::grammar::format::OutputFormat;
 use crate::job::{ChatJob, Thinking};
 use crate::prompt::template_messages;
+use crate::text_or_list::{TextOrList, text_or_list};
 use crate::tools::definition::{Tool, ToolChoice};
 
 /// A responses request.
@@ -110,34 +110,16 @@ struct TextOptions {
 
 impl<'de> Deserialize<'de> for Input {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct InputVisitor;
-
-        impl<'de> Visitor<'de> for InputVisitor {
-            type Value = Input;
-
-            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str("a string or a list of items")
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Input, E> {
-                let content = Some(Content::Text(text.to_owned()));
-                Ok(Input(vec![Item {
+        Ok(Input(
+            match text_or_list(deserializer, "a string or a list of items")? {
+                TextOrList::Text(text) => vec![Item {
                     role: Some(Role::User),
-                    content,
+                    content: Some(Content::Text(text)),
                     ..Item::default()
-                }]))
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<Input, A::Error> {
-                let mut items = Vec::new();
-                while let Some(item) = sequence.next_element()? {
-                    items.push(item);
-                }
-                Ok(Input(items))
-            }
-        }
-
-        deserializer.deserialize_any(InputVisitor)
+                }],
+                TextOrList::List(items) => items,
+            },
+        ))
     }
 }
 

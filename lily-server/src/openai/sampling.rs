@@ -3,9 +3,10 @@
 use std::fmt;
 
 use serde::Deserialize;
-use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{self, Deserializer, MapAccess, Visitor};
 
 use crate::error::ApiError;
+use crate::text_or_list::{TextOrList, text_or_list};
 
 /// Most stop strings in a request.
 const MAX_STOPS: usize = 16;
@@ -124,29 +125,12 @@ pub struct StopStrings(pub Vec<String>);
 
 impl<'de> Deserialize<'de> for StopStrings {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct StopVisitor;
-
-        impl<'de> Visitor<'de> for StopVisitor {
-            type Value = StopStrings;
-
-            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str("a string or a list of strings")
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<StopStrings, E> {
-                Ok(StopStrings(vec![text.to_owned()]))
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<StopStrings, A::Error> {
-                let mut stops = Vec::new();
-                while let Some(stop) = sequence.next_element()? {
-                    stops.push(stop);
-                }
-                Ok(StopStrings(stops))
-            }
-        }
-
-        deserializer.deserialize_any(StopVisitor)
+        Ok(StopStrings(
+            match text_or_list(deserializer, "a string or a list of strings")? {
+                TextOrList::Text(stop) => vec![stop],
+                TextOrList::List(stops) => stops,
+            },
+        ))
     }
 }
 

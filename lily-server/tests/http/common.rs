@@ -9,7 +9,10 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use futures_util::StreamExt;
-use lily_engine::{Backend, BackendError, DecodeStep, DeviceInfo, Engine, EngineOptions, PrefillLogits, Vocabulary};
+use lily_engine::{
+    Backend, BackendError, DecodeStep, DeviceInfo, Engine, EngineOptions, LoadError, PrefillLogits, SaveState,
+    Vocabulary,
+};
 use lily_model::{Checkpoint, Source};
 use lily_server::{App, AppState, ServerConfig, router};
 use serde_json::Value;
@@ -174,6 +177,22 @@ impl Backend for Scripted {
 
     fn snapshot_memory(&self, snapshot: &ScriptedSequence, visit: &mut dyn FnMut(usize, usize)) {
         visit(std::ptr::from_ref(snapshot) as usize, 1000 + snapshot.tokens.len());
+    }
+
+    fn state_format(&self) -> String {
+        "script".into()
+    }
+
+    fn saved_bytes(&self, _: usize, _: bool) -> usize {
+        0
+    }
+
+    fn save(&mut self, _: &Arc<ScriptedSequence>) -> Result<SaveState, BackendError> {
+        Err(BackendError::Device("a script is not saved".into()))
+    }
+
+    fn load(&mut self, _: usize, _: bool, _: &mut dyn std::io::Read) -> Result<ScriptedSequence, LoadError> {
+        Err(BackendError::Device("a script is not saved".into()).into())
     }
 
     fn sequence_bytes(&self, tokens: usize) -> usize {

@@ -250,3 +250,31 @@ async fn silence_is_filled_while_a_long_prompt_is_read() {
     assert!(text.contains(": prefill "), "{text}");
     listening.stop().await;
 }
+
+#[tokio::test]
+async fn a_reply_that_takes_too_long_is_ended() {
+    let config = ServerConfig {
+        request_timeout: Some(Duration::from_millis(300)),
+        ..ServerConfig::default()
+    };
+    let listening = Listening::start(config).await;
+    listening.server.stage.lock().unwrap().pace = Duration::from_millis(10);
+    listening.server.say(&"word ".repeat(3000));
+    listening.server.say(&"word ".repeat(3000));
+    let whole = listening.server.chat(json!({})).await;
+    assert_eq!(
+        (whole.status.as_u16(), &whole.json()["error"]["code"]),
+        (504, &json!("timeout"))
+    );
+    listening.until_idle().await;
+    let streamed = listening.server.chat(json!({"stream": true})).await;
+    assert_eq!(streamed.status, 200);
+    let text = &streamed.text;
+    assert!(
+        text.contains(r#""reasoning_content":"w"#) && text.contains(r#""code":"timeout""#),
+        "{text}"
+    );
+    listening.until_idle().await;
+    assert_eq!(listening.server.app.engine.status().cancelled, 2);
+    listening.stop().await;
+}

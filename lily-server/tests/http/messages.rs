@@ -106,7 +106,7 @@ async fn thoughts_text_and_calls_are_blocks_and_streams_agree() {
 async fn without_being_asked_the_model_does_not_think() {
     let server = Server::new();
     server.say("Hi. STOP more");
-    let body = json!({"max_tokens": 50, "temperature": 0, "stop_sequences": ["STOP"], "messages": [{"role": "user", "content": "hi"}]});
+    let body = json!({"max_tokens": 50, "temperature": 0, "stop_sequences": ["HALT", "STOP"], "messages": [{"role": "user", "content": "hi"}]});
     let reply = server.post("/v1/messages", body).await.json();
     assert!(server.last_prompt().ends_with("<think>\n\n</think>\n\n"));
     assert_eq!(reply["content"], json!([{"type": "text", "text": "Hi. "}]));
