@@ -33,14 +33,14 @@ pub(crate) struct KvRows {
 }
 
 impl KvRows {
-    fn range(self) -> std::ops::Range<usize> {
+    pub(crate) fn range(self) -> std::ops::Range<usize> {
         let start = ((2 * self.head + self.part as usize) * BLOCK_TOKENS + self.first) * self.head_dim;
         start..start + self.count * self.head_dim
     }
 }
 
 impl KvBlock {
-    fn new(precision: KvPrecision, len: usize) -> KvBlock {
+    pub(crate) fn new(precision: KvPrecision, len: usize) -> KvBlock {
         match precision {
             KvPrecision::Bf16 => KvBlock::Bf16(vec![0; len]),
             KvPrecision::F32 => KvBlock::F32(vec![0.0; len]),
@@ -111,10 +111,10 @@ impl Kernel for WriteRows<'_> {
 /// Keys and values of one layer, token after token. Clones share the blocks; the one that a clone writes next is copied first.
 #[derive(Clone, Debug)]
 pub(crate) struct KvCache {
-    blocks: Vec<Arc<KvBlock>>,
-    precision: KvPrecision,
-    heads: usize,
-    head_dim: usize,
+    pub(crate) blocks: Vec<Arc<KvBlock>>,
+    pub(crate) precision: KvPrecision,
+    pub(crate) heads: usize,
+    pub(crate) head_dim: usize,
 }
 
 impl KvCache {
@@ -131,6 +131,11 @@ impl KvCache {
         &self.blocks
     }
 
+    /// Numbers of a block.
+    pub(crate) fn block_len(&self) -> usize {
+        2 * BLOCK_TOKENS * self.heads * self.head_dim
+    }
+
     /// Writes keys and values (`[tokens, heads * head_dim]`) of the tokens from `position` on.
     pub(crate) fn write(&mut self, set: crate::KernelSet, position: usize, keys: &[f32], values: &[f32]) {
         let (heads, head_dim) = (self.heads, self.head_dim);
@@ -140,7 +145,7 @@ impl KvCache {
             let (block, first) = (position / BLOCK_TOKENS, position % BLOCK_TOKENS);
             if block == self.blocks.len() {
                 self.blocks
-                    .push(Arc::new(KvBlock::new(self.precision, 2 * BLOCK_TOKENS * row)));
+                    .push(Arc::new(KvBlock::new(self.precision, self.block_len())));
             }
             let block = Arc::make_mut(&mut self.blocks[block]);
             for head in 0..heads {

@@ -45,7 +45,9 @@ pub struct CpuModel {
     pub(crate) threads: Vec<ThreadScratch>,
     pub(crate) activations: Activations,
     pub(crate) partials: Vec<crate::attention::Partial>,
-    kv: KvPrecision,
+    pub(crate) kv: KvPrecision,
+    /// Whether activations stay in f32 throughout.
+    pub(crate) exact: bool,
 }
 
 impl CpuModel {
@@ -76,6 +78,7 @@ impl CpuModel {
             activations: Activations::new(&config, group_size, MAX_ROWS),
             partials: Vec::new(),
             kv: options.kv,
+            exact: options.exact,
             config,
             weights,
         })

@@ -35,7 +35,8 @@ pub(crate) struct DeltaNetState {
     pub(crate) recurrent: Vec<f32>,
 }
 
-fn delta_net_sizes(config: &ModelConfig) -> (usize, usize) {
+/// Numbers of a layer's convolution and recurrent states.
+pub(crate) fn delta_net_sizes(config: &ModelConfig) -> (usize, usize) {
     let delta_net = &config.delta_net;
     (
         (delta_net.conv_kernel - 1) * delta_net.conv_channels(),

@@ -197,6 +197,16 @@ fn check_snapshots(golden: &Golden, options: CpuOptions) {
         let mut other = snapshot.clone();
         model.prefill(&mut other, &tokens[..40], LogitRows::None).unwrap();
         assert!(other.logits().is_empty());
+        let mut saved = Vec::new();
+        snapshot.save(&mut saved).unwrap();
+        assert_eq!(saved.len(), model.saved_bytes(cut, true));
+        let mut loaded = model.load(cut, true, &mut &saved[..]).unwrap();
+        assert!(model.load(cut, true, &mut &saved[1..]).is_err(), "it ends too soon");
+        let mut again = Vec::new();
+        loaded.save(&mut again).unwrap();
+        assert!(again == saved && loaded.position() == cut);
+        model.prefill(&mut loaded, &tokens[cut..], LogitRows::Last).unwrap();
+        assert!(loaded.logits() == sequence.logits(), "saved at {cut}");
         let mut restored = snapshot.clone();
         assert_eq!(restored.position(), cut);
         assert!(restored.logits() == snapshot.logits());

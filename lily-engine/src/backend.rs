@@ -3,6 +3,9 @@
 mod cpu;
 mod gpu;
 
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+
 use lily_model::SamplerStart;
 use thiserror::Error;
 
@@ -27,6 +30,20 @@ pub enum BackendError {
         position: usize,
     },
 }
+
+/// Why a saved state could not be loaded.
+#[derive(Debug, Error)]
+pub enum LoadError {
+    /// The bytes could not be read.
+    #[error(transparent)]
+    Read(#[from] io::Error),
+    /// The device has no room, or failed; the bytes may be right.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+}
+
+/// Writes a saved state, on any thread.
+pub type SaveState = Box<dyn FnOnce(&mut dyn Write) -> io::Result<()> + Send>;
 
 /// What runs the model, for people and for `/status`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -145,4 +162,16 @@ pub trait Backend: Send + 'static {
     /// Tells `piece` the identity and the bytes of each piece of memory that `snapshot` keeps alive. What two snapshots share has the same
     /// identity in both; an identity is not used anew while a snapshot holds it.
     fn snapshot_memory(&self, snapshot: &Self::Snapshot, piece: &mut dyn FnMut(usize, usize));
+
+    /// Names what the bytes of a saved state depend on beside the checkpoint: number formats, and kernels, whose rounding differs.
+    fn state_format(&self) -> String;
+
+    /// Bytes of the saved state of `tokens` tokens, with its logits or without.
+    fn saved_bytes(&self, tokens: usize, with_logits: bool) -> usize;
+
+    /// What writes the state of `snapshot`, all [`Backend::saved_bytes`] of it.
+    fn save(&mut self, snapshot: &Arc<Self::Snapshot>) -> Result<SaveState, BackendError>;
+
+    /// The snapshot of `tokens` tokens that [`Backend::save`] wrote, in the same bits. `from` may hold anything, and may end early.
+    fn load(&mut self, tokens: usize, with_logits: bool, from: &mut dyn Read) -> Result<Self::Snapshot, LoadError>;
 }

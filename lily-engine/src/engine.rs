@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 use crate::backend::{Backend, BackendError, DeviceInfo};
+use crate::disk::{DiskCache, DiskOptions, DiskStatus, DiskWatch};
 use crate::error::EngineError;
 use crate::generation::Generation;
 use crate::inbox::{Inbox, Job, Pause};
@@ -23,6 +24,8 @@ pub struct EngineOptions {
     pub sequence_memory: Option<usize>,
     /// Bytes for snapshots in the prefix cache; 0 for no cache.
     pub cache_memory: usize,
+    /// Where snapshots are kept on the disk, if they are.
+    pub disk_cache: Option<DiskOptions>,
     /// Sequences that run at the same time; at least 1.
     pub max_sequences: usize,
     /// Requests that wait at most; further ones are refused.
@@ -40,6 +43,7 @@ impl Default for EngineOptions {
             context_limit: None,
             sequence_memory: None,
             cache_memory: 1 << 30,
+            disk_cache: None,
             max_sequences: 16,
             queue_capacity: 256,
             prefill_slice: Duration::from_millis(200),
@@ -72,6 +76,8 @@ pub struct EngineStatus {
     pub cache_entries: usize,
     /// Bytes of them.
     pub cache_bytes: usize,
+    /// The cache on the disk.
+    pub disk: DiskStatus,
     /// Requests that started.
     pub started: u64,
     /// Requests that finished.
@@ -109,6 +115,7 @@ struct Shared {
     options: EngineOptions,
     status: Arc<Mutex<EngineStatus>>,
     thread: Mutex<Option<thread::JoinHandle<()>>>,
+    disk: Option<DiskWatch>,
 }
 
 impl Drop for Shared {
@@ -121,7 +128,8 @@ impl Engine {
     /// Moves `backend` to a thread of its own, which waits for requests.
     ///
     /// # Errors
-    /// [`EngineError::Backend`] where the memory for sequences does not even hold one token, or no thread can be started.
+    /// [`EngineError::Backend`] where the memory for sequences does not even hold one token, or no thread can be started;
+    /// [`EngineError::CacheDirectory`] where the directory for snapshots cannot be used.
     pub fn start<B: Backend>(
         backend: B,
         vocabulary: Vocabulary,
@@ -133,6 +141,15 @@ impl Engine {
             context_limit,
             vocabulary: vocabulary.len().min(backend.vocab_size()),
         };
+        if options.disk_cache.is_some() && options.cache_memory == 0 {
+            let expected = "some memory for a cache that is also on the disk";
+            return Err(EngineError::invalid("cache_memory", expected, 0));
+        }
+        let disk = options.disk_cache.as_ref();
+        let disk = disk
+            .map(|disk| DiskCache::open(disk, &backend.state_format()))
+            .transpose()?;
+        let disk_watch = disk.as_ref().map(DiskCache::watch);
         let inbox = Arc::new(Inbox::default());
         let status = Arc::new(Mutex::new(EngineStatus::default()));
         let mut scheduler = Scheduler::new(
@@ -140,6 +157,7 @@ impl Engine {
             vocabulary,
             options.clone(),
             context_limit,
+            disk,
             Arc::clone(&inbox),
             Arc::clone(&status),
         );
@@ -159,6 +177,7 @@ impl Engine {
                 options,
                 status,
                 thread: Mutex::new(Some(thread)),
+                disk: disk_watch,
             }),
         })
     }
@@ -196,6 +215,7 @@ impl Engine {
     pub fn status(&self) -> EngineStatus {
         let mut status = *self.shared.status.lock().unwrap_or_else(PoisonError::into_inner);
         status.waiting = self.shared.inbox.waiting();
+        status.disk = self.shared.disk.as_ref().map(DiskWatch::status).unwrap_or_default();
         status
     }
 
@@ -204,7 +224,7 @@ impl Engine {
         self.shared.inbox.close();
     }
 
-    /// Shuts down, and waits until the backend is gone: a program that ends while a GPU's driver still works for it may crash on its way out. Those
+    /// Shuts down, and waits until the backend is gone and the cache on the disk is written: a program that ends while a GPU's driver still works for it may crash on its way out. Those
     /// who read replies must have read them or dropped them, else this waits for ever.
     pub fn finish(&self) {
         self.shut_down();

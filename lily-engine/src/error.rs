@@ -1,5 +1,7 @@
 //! Why the engine did not do what it was asked.
 
+use std::path::PathBuf;
+
 use thiserror::Error;
 
 use crate::backend::BackendError;
@@ -47,6 +49,14 @@ pub enum EngineError {
     /// The backend failed.
     #[error(transparent)]
     Backend(#[from] BackendError),
+    /// The directory for snapshots cannot be used.
+    #[error("cache directory {directory}: {problem}", directory = directory.display())]
+    CacheDirectory {
+        /// The directory.
+        directory: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// The engine's thread is gone.
     #[error("the engine has stopped")]
     Stopped,

@@ -6,6 +6,7 @@
 
 pub mod backend;
 mod cache;
+mod disk;
 pub mod engine;
 pub mod error;
 pub mod generation;
@@ -20,7 +21,8 @@ mod slot;
 mod text;
 pub mod vocabulary;
 
-pub use backend::{Backend, BackendError, DecodeStep, DeviceInfo, PrefillLogits};
+pub use backend::{Backend, BackendError, DecodeStep, DeviceInfo, LoadError, PrefillLogits, SaveState};
+pub use disk::{DiskOptions, DiskStatus};
 pub use engine::{Engine, EngineInfo, EngineOptions, EngineStatus};
 pub use error::EngineError;
 pub use generation::{Event, FinishReason, Generation, Token, TokenLogprobs, Usage};

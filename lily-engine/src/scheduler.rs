@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::backend::{Backend, BackendError, DecodeStep, PrefillLogits};
 use crate::cache::{NewEntry, PrefixCache};
+use crate::disk::DiskCache;
 use crate::engine::{EngineOptions, EngineStatus};
 use crate::generation::TokenLogprobs;
 use crate::inbox::{Inbox, Job};
@@ -41,7 +42,8 @@ pub(crate) struct Scheduler<B: Backend> {
     slots: Vec<Slot<B::Sequence>>,
     /// Readers of ended sequences that have not taken everything yet.
     draining: Vec<Outlet>,
-    cache: PrefixCache<B::Snapshot>,
+    cache: PrefixCache<Arc<B::Snapshot>>,
+    disk: Option<DiskCache>,
     sampler: Sampler,
     mask: Vec<u32>,
     /// Position in `slots` of the sequence whose prompt was read last.
@@ -57,11 +59,13 @@ impl<B: Backend> Scheduler<B> {
         vocabulary: Vocabulary,
         options: EngineOptions,
         context_limit: usize,
+        disk: Option<DiskCache>,
         inbox: Arc<Inbox>,
         status: Arc<Mutex<EngineStatus>>,
     ) -> Self {
         Scheduler {
             cache: PrefixCache::new(options.cache_memory),
+            disk,
             backend,
             vocabulary,
             options,
@@ -180,6 +184,9 @@ impl<B: Backend> Scheduler<B> {
         if request.prompt_logprobs.is_some() {
             return None;
         }
+        if let Some(disk) = &self.disk {
+            fetch(disk, &mut self.backend, &mut self.cache, request);
+        }
         while let Some((key, tokens)) = self.cache.find(&request.prompt) {
             match self.backend.restore(self.cache.get(key)?) {
                 Ok(sequence) => return Some((sequence, tokens)),
@@ -273,13 +280,12 @@ impl<B: Backend> Scheduler<B> {
             // After the first token is on its way: the reader does not wait for the copy.
             if generated == 0 && run.phase != Phase::Ended {
                 let Slot { sequence, run } = &self.slots[at];
-                snapshot(
-                    &mut self.backend,
-                    &mut self.cache,
-                    sequence,
-                    &run.tokens[..run.prompt_len()],
-                    &run.request,
-                );
+                let mut keeper = Keeper {
+                    backend: &mut self.backend,
+                    cache: &mut self.cache,
+                    disk: None,
+                };
+                keeper.snapshot(sequence, &run.tokens[..run.prompt_len()], &run.request);
             }
         }
         moved
@@ -389,13 +395,14 @@ impl<B: Backend> Scheduler<B> {
         if run.marks.last() == Some(&until) {
             run.marks.pop();
             let Slot { sequence, run } = &self.slots[at];
-            snapshot(
-                &mut self.backend,
-                &mut self.cache,
-                sequence,
-                &run.tokens[..until],
-                &run.request,
-            );
+            // The end of the system prompt serves every conversation that starts with it; the others are behind the end of this turn soon.
+            let start = run.request.snapshot_at.iter().min() == Some(&until);
+            let mut keeper = Keeper {
+                backend: &mut self.backend,
+                cache: &mut self.cache,
+                disk: self.disk.as_ref().filter(|_| start).map(|disk| (disk, start)),
+            };
+            keeper.snapshot(sequence, &run.tokens[..until], &run.request);
         }
         self.sample();
         true
@@ -421,13 +428,12 @@ impl<B: Backend> Scheduler<B> {
         }
         let position = self.backend.position(sequence);
         if position > run.usage.cached_tokens {
-            snapshot(
-                &mut self.backend,
-                &mut self.cache,
-                sequence,
-                &run.tokens[..position],
-                &run.request,
-            );
+            let mut keeper = Keeper {
+                backend: &mut self.backend,
+                cache: &mut self.cache,
+                disk: self.disk.as_ref().map(|disk| (disk, false)),
+            };
+            keeper.snapshot(sequence, &run.tokens[..position], &run.request);
         }
     }
 }
@@ -471,33 +477,69 @@ fn prefill_chunk<B: Backend>(
     backend.prefill(sequence, chunk, PrefillLogits::All(&mut row))
 }
 
-/// Puts a snapshot of `sequence`, which holds `tokens`, into the cache, unless one is there.
-fn snapshot<B: Backend>(
-    backend: &mut B,
-    cache: &mut PrefixCache<B::Snapshot>,
-    sequence: &B::Sequence,
+/// Where a snapshot goes.
+struct Keeper<'a, B: Backend> {
+    backend: &'a mut B,
+    cache: &'a mut PrefixCache<Arc<B::Snapshot>>,
+    /// The cache on the disk, where the snapshot is worth a file, and whether other conversations branch off at it.
+    disk: Option<(&'a DiskCache, bool)>,
+}
+
+impl<B: Backend> Keeper<'_, B> {
+    /// Puts a snapshot of `sequence`, which holds `tokens`, into the cache, unless one is there.
+    fn snapshot(&mut self, sequence: &B::Sequence, tokens: &[u32], request: &GenerateRequest) {
+        let has_logits = !self.backend.logits(sequence).is_empty();
+        if !self.cache.is_enabled() || tokens.is_empty() || self.cache.refresh(tokens, has_logits) {
+            return;
+        }
+        match self.backend.snapshot(sequence) {
+            Ok(snapshot) => {
+                let snapshot = Arc::new(snapshot);
+                if let Some((disk, start)) = self.disk {
+                    disk.keep(self.backend, &snapshot, tokens, start, has_logits);
+                }
+                insert(self.backend, self.cache, snapshot, tokens, has_logits, request);
+            }
+            Err(error) => tracing::warn!(%error, tokens = tokens.len(), "no snapshot could be taken"),
+        }
+    }
+}
+
+/// Puts a snapshot of `tokens` into the cache.
+fn insert<B: Backend>(
+    backend: &B,
+    cache: &mut PrefixCache<Arc<B::Snapshot>>,
+    snapshot: Arc<B::Snapshot>,
     tokens: &[u32],
+    has_logits: bool,
     request: &GenerateRequest,
 ) {
-    let has_logits = !backend.logits(sequence).is_empty();
-    if !cache.is_enabled() || tokens.is_empty() || cache.refresh(tokens, has_logits) {
-        return;
-    }
-    match backend.snapshot(sequence) {
-        Ok(snapshot) => {
-            let mut parts = Vec::new();
-            backend.snapshot_memory(&snapshot, &mut |identity, bytes| parts.push((identity, bytes)));
-            let conversation = request.cache_key.as_deref();
-            cache.insert(
-                NewEntry {
-                    tokens,
-                    has_logits,
-                    parts,
-                    conversation,
-                },
-                snapshot,
-            );
+    let mut parts = Vec::new();
+    backend.snapshot_memory(&snapshot, &mut |identity, bytes| parts.push((identity, bytes)));
+    let conversation = request.cache_key.as_deref();
+    cache.insert(
+        NewEntry {
+            tokens,
+            has_logits,
+            parts,
+            conversation,
+        },
+        snapshot,
+    );
+}
+
+/// Brings the longest snapshot that a request's prompt starts with from the disk into the cache, where it is longer than those in the cache.
+fn fetch<B: Backend>(
+    disk: &DiskCache,
+    backend: &mut B,
+    cache: &mut PrefixCache<Arc<B::Snapshot>>,
+    request: &GenerateRequest,
+) {
+    let cached = cache.find(&request.prompt).map_or(0, |(_, tokens)| tokens);
+    while let Some(found) = disk.find(&request.prompt, cached) {
+        if let Some(snapshot) = disk.load(&found, &request.prompt, backend) {
+            let tokens = &request.prompt[..found.tokens()];
+            return insert(backend, cache, Arc::new(snapshot), tokens, found.with_logits(), request);
         }
-        Err(error) => tracing::warn!(%error, tokens = tokens.len(), "no snapshot could be taken"),
     }
 }

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use lily_cpu::{CpuModel, CpuOptions, KvPrecision};
-use lily_engine::{Engine, EngineOptions, Event, GenerateRequest, Generation, MarkupIds, Sampling, Vocabulary};
+use lily_engine::{
+    DiskOptions, Engine, EngineOptions, Event, GenerateRequest, Generation, MarkupIds, Sampling, Vocabulary,
+};
 use lily_model::{Checkpoint, Source};
 use serde_json::Value;
 
@@ -165,4 +167,50 @@ fn batches_and_snapshots_change_no_bit() {
     let (ids, hit) = collect(warm.submit(sampled(&again, 8)).unwrap());
     assert_eq!(hit, again.len());
     assert_eq!(ids, first.iter().map(|(id, _)| *id).collect::<Vec<_>>());
+}
+
+/// The log-probabilities tell every bit of the logits.
+#[test]
+fn a_restart_changes_no_bit() {
+    let directory = tempfile::tempdir().unwrap();
+    let checkpoint = tiny();
+    let start = |disk: bool| {
+        let options = EngineOptions {
+            disk_cache: disk.then(|| DiskOptions {
+                directory: directory.path().into(),
+                bytes: 100 << 20,
+                identity: checkpoint.source().identity().unwrap(),
+                settle: std::time::Duration::ZERO,
+            }),
+            ..EngineOptions::default()
+        };
+        engine(&checkpoint, Vocabulary::new(&checkpoint.tokenizer), options)
+    };
+    let run = |engine: &Engine, prompt: &[u32]| {
+        let request = GenerateRequest {
+            max_tokens: Some(12),
+            logprobs: Some(20),
+            ..GenerateRequest::new(prompt.to_vec())
+        };
+        let (mut tokens, mut cached) = (Vec::new(), 0);
+        let mut generation = engine.submit(request).unwrap();
+        while let Some(event) = generation.blocking_next() {
+            match event {
+                Event::Started { cached_tokens, .. } => cached = cached_tokens,
+                Event::Token(token) => tokens.push((token.id, token.logprobs.unwrap())),
+                _ => {}
+            }
+        }
+        (tokens, cached)
+    };
+    let first = prompt(300, 1);
+    let before = start(true);
+    let reply: Vec<u32> = run(&before, &first).0.iter().map(|(id, _)| *id).collect();
+    before.finish();
+    let next = [first, reply, prompt(9, 2)].concat();
+    let (cold, cached) = run(&start(false), &next);
+    assert_eq!(cached, 0);
+    let (warm, cached) = run(&start(true), &next);
+    assert_eq!(cached, 311);
+    assert_eq!(warm, cold);
 }

@@ -124,6 +124,13 @@ fn long_prompts_leave_snapshots_on_the_way() {
 }
 
 #[test]
+fn only_the_rows_that_are_needed_get_logits() {
+    let (engine, log) = engine(Toy::new(), EngineOptions::default());
+    check(&engine, &prompt(64 * 4, 1), &[64 * 2]);
+    assert_eq!(log.lock().unwrap().logit_rows, [0, 1, 0, 1]);
+}
+
+#[test]
 fn a_cancelled_prompt_is_not_read_twice() {
     let toy = Toy::new();
     let pace = std::time::Duration::from_millis(1);

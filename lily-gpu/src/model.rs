@@ -94,9 +94,9 @@ impl Drop for Sequence {
 /// A frozen copy of a sequence.
 #[derive(Debug)]
 pub struct Snapshot {
-    state: State,
-    position: usize,
-    logits: Vec<f32>,
+    pub(crate) state: State,
+    pub(crate) position: usize,
+    pub(crate) logits: Vec<f32>,
 }
 
 impl Snapshot {
@@ -116,7 +116,7 @@ pub struct GpuModel<D> {
     scratch: Scratch,
     expanded: Option<Slice>,
     pub(crate) options: GpuOptions,
-    bin: Bin,
+    pub(crate) bin: Bin,
 }
 
 impl<D: Device> GpuModel<D> {
@@ -221,7 +221,7 @@ impl<D: Device> GpuModel<D> {
     pub fn new_sequence(&mut self) -> Result<Sequence, GpuError> {
         empty(&self.bin, &mut self.device);
         let capacity = capacity_for(1, self.context_limit());
-        let state = State::new(&mut self.device, &self.config, &self.kinds, capacity, &self.bin)?;
+        let state = self.new_state(capacity)?;
         Ok(Sequence {
             state,
             position: 0,
@@ -387,8 +387,13 @@ impl<D: Device> GpuModel<D> {
         })
     }
 
+    /// An empty state with room for `capacity` tokens.
+    pub(crate) fn new_state(&mut self, capacity: usize) -> Result<State, GpuError> {
+        State::new(&mut self.device, &self.config, &self.kinds, capacity, &self.bin)
+    }
+
     fn copy(&mut self, from: &State, tokens: usize, capacity: usize) -> Result<State, GpuError> {
-        let mut state = State::new(&mut self.device, &self.config, &self.kinds, capacity, &self.bin)?;
+        let mut state = self.new_state(capacity)?;
         state.copy_from(&mut self.device, from, tokens)?;
         Ok(state)
     }

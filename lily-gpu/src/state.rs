@@ -198,6 +198,25 @@ impl State {
         device.write(self.step, &step.bytes())
     }
 
+    /// Where the state of the first `tokens` tokens lies, all that a saved state holds.
+    pub fn saved_slices(&self, tokens: usize) -> Vec<Slice> {
+        let len = tokens * self.token_bytes;
+        let kv = self
+            .kv
+            .iter()
+            .flat_map(|slice| [slice.part(0, len), slice.part(self.capacity * self.token_bytes, len)]);
+        kv.chain(self.rings.iter().copied())
+            .chain(self.states.iter().copied())
+            .filter(|slice| slice.len > 0)
+            .collect()
+    }
+
+    /// Bytes of [`State::saved_slices`].
+    pub fn saved_bytes(config: &ModelConfig, tokens: usize) -> usize {
+        let fixed = fixed_bytes(config) - size_of::<StepState>();
+        tokens.saturating_mul(kv_bytes(config)).saturating_add(fixed)
+    }
+
     fn buffers(&self) -> impl Iterator<Item = Slice> + '_ {
         self.kv
             .iter()

@@ -14,6 +14,7 @@ mod fuzz;
 pub mod generation;
 mod guard;
 pub mod hub;
+mod identity;
 mod late_system;
 mod load;
 pub mod matrix;

@@ -1,7 +1,10 @@
 //! Any backend that `--device` can name, behind one type.
 
+use std::io::Read;
+use std::sync::Arc;
+
 use lily_cpu::CpuModel;
-use lily_engine::{Backend, BackendError, DecodeStep, DeviceInfo, PrefillLogits};
+use lily_engine::{Backend, BackendError, DecodeStep, DeviceInfo, LoadError, PrefillLogits, SaveState};
 use lily_gpu::{Device, GpuModel};
 use lily_model::SamplerStart;
 
@@ -208,6 +211,38 @@ impl Backend for AnyBackend {
         match snapshot {
             AnySnapshot::Cpu(snapshot) => snapshot.memory(piece),
             AnySnapshot::Gpu(snapshot) => snapshot.memory(piece),
+        }
+    }
+
+    fn state_format(&self) -> String {
+        each!(self, model => Backend::state_format(model.as_ref()))
+    }
+
+    fn saved_bytes(&self, tokens: usize, with_logits: bool) -> usize {
+        each!(self, model => Backend::saved_bytes(model.as_ref(), tokens, with_logits))
+    }
+
+    fn save(&mut self, snapshot: &Arc<AnySnapshot>) -> Result<SaveState, BackendError> {
+        match (self, snapshot.as_ref()) {
+            (AnyBackend::Gpu(model), AnySnapshot::Gpu(snapshot)) => {
+                let bytes = model.save(snapshot)?;
+                Ok(Box::new(move |out| out.write_all(&bytes)))
+            }
+            (AnyBackend::Cpu(_), AnySnapshot::Cpu(_)) => {
+                let snapshot = Arc::clone(snapshot);
+                Ok(Box::new(move |out| match snapshot.as_ref() {
+                    AnySnapshot::Cpu(snapshot) => snapshot.save(out),
+                    AnySnapshot::Gpu(_) => Err(std::io::Error::other(foreign())),
+                }))
+            }
+            _ => Err(foreign()),
+        }
+    }
+
+    fn load(&mut self, tokens: usize, with_logits: bool, from: &mut dyn Read) -> Result<AnySnapshot, LoadError> {
+        match self {
+            AnyBackend::Cpu(model) => Backend::load(model.as_mut(), tokens, with_logits, from).map(AnySnapshot::Cpu),
+            AnyBackend::Gpu(model) => Backend::load(model.as_mut(), tokens, with_logits, from).map(AnySnapshot::Gpu),
         }
     }
 }

@@ -244,7 +244,7 @@ impl MemoryArgs {
 }
 
 /// `4GB`, `800MB`, `1GiB`, `123456`.
-fn parse_bytes(text: &str) -> Result<usize, String> {
+pub fn parse_bytes(text: &str) -> Result<usize, String> {
     let digits = text
         .find(|c: char| !c.is_ascii_digit() && c != '.')
         .unwrap_or(text.len());

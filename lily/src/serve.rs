@@ -1,19 +1,23 @@
 //! `lily serve`: the HTTP server.
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use lily_engine::{Engine, EngineOptions, Vocabulary};
+use lily_engine::{DiskOptions, Engine, EngineOptions, Vocabulary};
 use lily_model::Checkpoint;
 use lily_server::{App, ServerConfig, bind, serve};
 
 use crate::error::CliError;
-use crate::model::{DeviceArgs, MemoryArgs, ModelArgs, weight_bytes};
+use crate::model::{DeviceArgs, MemoryArgs, ModelArgs, parse_bytes, weight_bytes};
 
 /// Environment variable with an API key, which the command line would show to every user of the machine.
 const KEY_VARIABLE: &str = "LILY_API_KEY";
+
+/// Time that a conversation's state waits to be written to the disk. An agent's next turn, whose state replaces it, often comes sooner.
+const SETTLE: Duration = Duration::from_secs(2);
 
 /// Serves a model over HTTP, as OpenAI's API does.
 ///
@@ -25,6 +29,7 @@ Examples:
   lily serve --model mlx-community/Qwen3.6-35B-A3B-4bit --port 9000
   LILY_API_KEY=secret lily serve --host 0.0.0.0           for other machines, with a key
   lily serve --cors-origin https://app.example            for a web page
+  lily serve --cache-dir ~/.cache/lily/states             conversations go on after a restart without being read again
   curl http://127.0.0.1:8080/v1/chat/completions -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'
 
 Ctrl-C lets running requests finish for --grace seconds; a second one ends at once.")]
@@ -35,6 +40,12 @@ pub struct ServeArgs {
     device: DeviceArgs,
     #[command(flatten)]
     memory: MemoryArgs,
+    /// Directory that keeps the state of conversations, so that they need not be read again after a restart. Who can read it can read what was said
+    #[arg(long, value_name = "DIRECTORY")]
+    cache_dir: Option<PathBuf>,
+    /// Most bytes of files in it, such as 500MB or 50GB
+    #[arg(long, value_name = "BYTES", default_value = "20GB", value_parser = parse_bytes, requires = "cache_dir")]
+    cache_dir_size: usize,
     /// Address to listen on; 0.0.0.0 for all
     #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
     host: String,
@@ -68,6 +79,9 @@ pub struct ServeArgs {
     /// Largest request body, MiB
     #[arg(long, default_value_t = 32, value_name = "MIB", help_heading = "Limits")]
     max_body: usize,
+    /// Seconds that a request may take, its wait in the queue included [default: no limit]
+    #[arg(long, value_name = "SECONDS", help_heading = "Limits")]
+    request_timeout: Option<u64>,
     /// Seconds that running requests have to finish when the server is asked to stop
     #[arg(long, default_value_t = 10, value_name = "SECONDS", help_heading = "Limits")]
     grace: u64,
@@ -111,6 +125,7 @@ impl ServeArgs {
             allowed_hosts: self.allowed_host.clone(),
             cors_origins: self.cors_origin.clone(),
             max_body_bytes: self.max_body.saturating_mul(1 << 20),
+            request_timeout: self.request_timeout.map(Duration::from_secs),
             max_connections: self.connections,
             shutdown_grace: Duration::from_secs(self.grace),
             ..ServerConfig::default()
@@ -120,7 +135,17 @@ impl ServeArgs {
     fn start_engine(&self, checkpoint: &Checkpoint) -> Result<Engine, CliError> {
         let (config, weights) = (&checkpoint.config, checkpoint.weights.clone());
         let backend = self.device.backend(config, weights, self.memory.context)?;
+        let disk_cache = match &self.cache_dir {
+            Some(directory) => Some(DiskOptions {
+                directory: directory.clone(),
+                bytes: self.cache_dir_size as u64,
+                identity: checkpoint.source().identity()?,
+                settle: SETTLE,
+            }),
+            None => None,
+        };
         let options = EngineOptions {
+            disk_cache,
             max_sequences: self.parallel,
             queue_capacity: self.queue,
             ..self.memory.options(&backend, weight_bytes(&checkpoint.weights))

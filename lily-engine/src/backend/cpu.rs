@@ -1,8 +1,11 @@
 //! The CPU model as a backend.
 
+use std::io::Read;
+use std::sync::Arc;
+
 use lily_cpu::{CpuError, CpuModel, DecodeRow, LogitRows, Sequence};
 
-use super::{Backend, BackendError, DecodeStep, DeviceInfo, PrefillLogits};
+use super::{Backend, BackendError, DecodeStep, DeviceInfo, LoadError, PrefillLogits, SaveState};
 
 impl From<CpuError> for BackendError {
     fn from(error: CpuError) -> Self {
@@ -89,5 +92,22 @@ impl Backend for CpuModel {
 
     fn snapshot_memory(&self, snapshot: &Sequence, piece: &mut dyn FnMut(usize, usize)) {
         snapshot.memory(piece);
+    }
+
+    fn state_format(&self) -> String {
+        CpuModel::state_format(self)
+    }
+
+    fn saved_bytes(&self, tokens: usize, with_logits: bool) -> usize {
+        CpuModel::saved_bytes(self, tokens, with_logits)
+    }
+
+    fn save(&mut self, snapshot: &Arc<Sequence>) -> Result<SaveState, BackendError> {
+        let snapshot = Arc::clone(snapshot);
+        Ok(Box::new(move |out| snapshot.save(out)))
+    }
+
+    fn load(&mut self, tokens: usize, with_logits: bool, from: &mut dyn Read) -> Result<Sequence, LoadError> {
+        Ok(CpuModel::load(self, tokens, with_logits, from)?)
     }
 }

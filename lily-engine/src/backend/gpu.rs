@@ -1,10 +1,13 @@
 //! The model on a GPU (or the emulator) as a backend.
 
+use std::io::Read;
+use std::sync::Arc;
+
 use lily_gpu::device::Device;
 use lily_gpu::{GpuError, GpuModel, LogitRows, Sequence, Snapshot};
 use lily_model::SamplerStart;
 
-use super::{Backend, BackendError, DecodeStep, DeviceInfo, PrefillLogits};
+use super::{Backend, BackendError, DecodeStep, DeviceInfo, LoadError, PrefillLogits, SaveState};
 
 impl From<GpuError> for BackendError {
     fn from(error: GpuError) -> Self {
@@ -12,6 +15,15 @@ impl From<GpuError> for BackendError {
             GpuError::OutOfMemory { needed, available, .. } => BackendError::OutOfMemory { needed, available },
             GpuError::NotFinite { position } => BackendError::NotFinite { position },
             other => BackendError::Device(other.to_string()),
+        }
+    }
+}
+
+impl From<lily_gpu::LoadError> for LoadError {
+    fn from(error: lily_gpu::LoadError) -> Self {
+        match error {
+            lily_gpu::LoadError::Read(error) => LoadError::Read(error),
+            lily_gpu::LoadError::Device(error) => LoadError::Backend(error.into()),
         }
     }
 }
@@ -113,5 +125,23 @@ impl<D: Device> Backend for GpuModel<D> {
 
     fn snapshot_memory(&self, snapshot: &Snapshot, piece: &mut dyn FnMut(usize, usize)) {
         snapshot.memory(piece);
+    }
+
+    fn state_format(&self) -> String {
+        GpuModel::state_format(self)
+    }
+
+    fn saved_bytes(&self, tokens: usize, with_logits: bool) -> usize {
+        GpuModel::saved_bytes(self, tokens, with_logits)
+    }
+
+    fn save(&mut self, snapshot: &Arc<Snapshot>) -> Result<SaveState, BackendError> {
+        // Only this thread reaches the device, so the bytes are copied here.
+        let bytes = GpuModel::save(self, snapshot)?;
+        Ok(Box::new(move |out| out.write_all(&bytes)))
+    }
+
+    fn load(&mut self, tokens: usize, with_logits: bool, from: &mut dyn Read) -> Result<Snapshot, LoadError> {
+        Ok(GpuModel::load(self, tokens, with_logits, from)?)
     }
 }

@@ -2,13 +2,14 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 use std::collections::HashSet;
+use std::io::Read;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lily_engine::sampling::{Sampler, SamplerState};
 use lily_engine::{
     Backend, BackendError, DecodeStep, DeviceInfo, Engine, EngineOptions, Event, FinishReason, GenerateRequest,
-    Generation, MarkupIds, PrefillLogits, Sampling, Token, Usage, Vocabulary,
+    Generation, LoadError, MarkupIds, PrefillLogits, Sampling, SaveState, Token, Usage, Vocabulary,
 };
 use lily_model::SamplerStart;
 
@@ -33,6 +34,8 @@ pub struct Log {
     pub batches: Vec<usize>,
     pub restores: usize,
     pub snapshots: usize,
+    /// Rows of each prefill chunk that got logits.
+    pub logit_rows: Vec<usize>,
     /// `P` for a prefill chunk, `D` for a decode step, `H` for a token that the device chose.
     pub order: String,
     /// Snapshots whose restore fails, by their tokens.
@@ -188,6 +191,11 @@ impl Backend for Toy {
         let pace = {
             let mut log = self.log.lock().unwrap();
             log.chunks.push(tokens.len());
+            log.logit_rows.push(match logits {
+                PrefillLogits::None => 0,
+                PrefillLogits::Last => 1,
+                PrefillLogits::All(_) => tokens.len(),
+            });
             log.order.push('P');
             log.pace
         };
@@ -323,6 +331,47 @@ impl Backend for Toy {
             snapshot.tokens.as_ptr() as usize,
             self.sequence_bytes(snapshot.tokens.len()),
         );
+    }
+
+    fn state_format(&self) -> String {
+        "toy".into()
+    }
+
+    fn saved_bytes(&self, tokens: usize, with_logits: bool) -> usize {
+        4 * (tokens + if with_logits { ROWS } else { 0 })
+    }
+
+    fn save(&mut self, snapshot: &Arc<ToySequence>) -> Result<SaveState, BackendError> {
+        let snapshot = Arc::clone(snapshot);
+        Ok(Box::new(move |out| {
+            for token in &snapshot.tokens {
+                out.write_all(&token.to_le_bytes())?;
+            }
+            for logit in &snapshot.logits {
+                out.write_all(&logit.to_le_bytes())?;
+            }
+            Ok(())
+        }))
+    }
+
+    fn load(&mut self, tokens: usize, with_logits: bool, from: &mut dyn Read) -> Result<ToySequence, LoadError> {
+        let mut next = || -> std::io::Result<[u8; 4]> {
+            let mut word = [0; 4];
+            from.read_exact(&mut word)?;
+            Ok(word)
+        };
+        let tokens = (0..tokens)
+            .map(|_| next().map(u32::from_le_bytes))
+            .collect::<Result<_, _>>()?;
+        let rows = if with_logits { ROWS } else { 0 };
+        let logits = (0..rows)
+            .map(|_| next().map(f32::from_le_bytes))
+            .collect::<Result<_, _>>()?;
+        Ok(ToySequence {
+            tokens,
+            logits,
+            hand_off: None,
+        })
     }
 }
 

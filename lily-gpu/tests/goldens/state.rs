@@ -1,5 +1,6 @@
 //! Snapshots, growth and errors.
 
+use lily_gpu::device::{BufferId, Device, Memory};
 use lily_gpu::emulator::EmulatorOptions;
 use lily_gpu::{LogitRows, Switches};
 
@@ -92,4 +93,57 @@ fn bad_calls_are_refused_with_reasons() {
             .contains("vocabulary")
     );
     assert_eq!(sequence.position(), 0);
+}
+
+/// The device's next buffer; ids count up.
+fn next_buffer(model: &mut Model) -> u32 {
+    let BufferId(id) = model.device().allocate("probe", 4, Memory::Device).unwrap();
+    id
+}
+
+#[test]
+fn decode_allocates_nothing() {
+    let mut model = mini();
+    let mut sequence = model.new_sequence().unwrap();
+    model.prefill(&mut sequence, &[1, 2, 3], LogitRows::Last).unwrap();
+    let before = next_buffer(&mut model);
+    for token in 0..8 {
+        model.decode(&mut sequence, token).unwrap();
+    }
+    assert_eq!(next_buffer(&mut model), before + 1);
+}
+
+#[test]
+fn reading_a_long_prompt_allocates_only_its_state() {
+    let mut model = mini();
+    let mut sequence = model.new_sequence().unwrap();
+    let before = next_buffer(&mut model);
+    for _ in 0..3 {
+        model.prefill(&mut sequence, &[7; 192], LogitRows::Last).unwrap();
+    }
+    assert_eq!(next_buffer(&mut model), before + 1);
+}
+
+#[test]
+fn a_saved_snapshot_is_loaded_in_the_same_bits() {
+    let (mut model, inputs) = (mini(), golden("mini").inputs);
+    let mut sequence = model.new_sequence().unwrap();
+    for (tokens, rows) in [(0..21, LogitRows::Last), (21..30, LogitRows::None)] {
+        let end = tokens.end;
+        model.prefill(&mut sequence, &inputs[tokens], rows).unwrap();
+        let with_logits = !sequence.logits().is_empty();
+        let snapshot = model.snapshot(&sequence).unwrap();
+        let bytes = model.save(&snapshot).unwrap();
+        assert_eq!(bytes.len(), model.saved_bytes(end, with_logits));
+        let loaded = model.load(end, with_logits, &mut &bytes[..]).unwrap();
+        assert_eq!(model.save(&loaded).unwrap(), bytes);
+        let (mut one, mut other) = (model.restore(&snapshot).unwrap(), model.restore(&loaded).unwrap());
+        assert_eq!(one.logits(), other.logits());
+        for token in [5, 6] {
+            model.decode(&mut one, token).unwrap();
+            model.decode(&mut other, token).unwrap();
+            assert_eq!(one.logits(), other.logits());
+        }
+        assert!(model.load(end, with_logits, &mut &bytes[..bytes.len() - 1]).is_err());
+    }
 }
