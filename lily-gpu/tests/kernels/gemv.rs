@@ -85,12 +85,7 @@ fn run_on(case: &Case, mut gpu: Gpu) {
     if norm {
         dispatch = dispatch.read(gpu.f32(&weight));
     }
-    for i in 0..4 {
-        dispatch = match placed.get(i) {
-            Some(p) => dispatch.read(p.codes).read(p.scales).read(p.biases),
-            None => dispatch.unused().unused().unused(),
-        };
-    }
+    dispatch = read_segments(dispatch, &placed);
     for i in 0..4 {
         dispatch = match outputs.get(i) {
             Some(&(y, ..)) => dispatch.update(y),
@@ -339,12 +334,7 @@ fn router(rows: &[usize], k: usize, m: usize, checked: bool) -> Vec<Vec<f32>> {
         .constant(1, false)
         .read(gpu.f32(&x))
         .read(gpu.f32(&weight));
-    for i in 0..4 {
-        dispatch = match placed.get(i) {
-            Some(p) => dispatch.read(p.codes).read(p.scales).read(p.biases),
-            None => dispatch.unused().unused().unused(),
-        };
-    }
+    dispatch = read_segments(dispatch, &placed);
     for i in 0..4 {
         dispatch = match outputs.get(i) {
             Some(&y) => dispatch.write(y),

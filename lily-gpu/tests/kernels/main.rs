@@ -102,6 +102,14 @@ pub fn round(value: f32) -> f32 {
     bf16::from_f32(value).to_f32()
 }
 
+/// Binds up to four matrices that share a dispatch, as every kernel with segments takes them.
+pub fn read_segments(dispatch: Dispatch, matrices: &[GpuMatrix]) -> Dispatch {
+    (0..4).fold(dispatch, |dispatch, segment| match matrices.get(segment) {
+        Some(m) => dispatch.read(m.codes).read(m.scales).read(m.biases),
+        None => dispatch.unused().unused().unused(),
+    })
+}
+
 /// Random weights `[count, rows, cols]`; elements are of the size of `1 / sqrt(cols)`.
 pub fn matrix(count: usize, rows: usize, cols: usize, encoding: Encoding, seed: u64) -> Matrix {
     let mut random = Random::new(seed);
