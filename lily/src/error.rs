@@ -26,6 +26,9 @@ pub enum CliError {
     /// The server could not start.
     #[error(transparent)]
     Serve(#[from] lily_server::ServeError),
+    /// An engine to compare with cannot be used.
+    #[error(transparent)]
+    Peer(#[from] crate::peer::PeerError),
     /// A file could not be read.
     #[error("{path}: {source}", path = path.display())]
     File {

@@ -13,6 +13,7 @@ mod inspect;
 mod machine;
 mod model;
 mod output;
+mod peer;
 mod progress;
 mod pull;
 mod sampling;
