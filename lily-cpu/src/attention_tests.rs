@@ -7,17 +7,12 @@ use crate::KernelSet;
 use crate::KvPrecision;
 use crate::kv::KvCache;
 use crate::shared::SharedMut;
-use crate::simd::tests::sets;
+use crate::simd::tests::{self, sets};
 
+/// From -2 to 2.
 fn numbers(seed: u64, count: usize) -> Vec<f32> {
-    let mut state = seed;
-    let mut next = || {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) as f32 / (1u64 << 29) as f32 - 2.0
-    };
-    (0..count).map(|_| next()).collect()
+    let doubled = tests::numbers(seed, count).into_iter().map(|number| 2.0 * number);
+    doubled.collect()
 }
 
 struct Case {

@@ -1,19 +1,11 @@
 //! The convolution and the gated delta rule against loops from their definitions, in f64.
 
-use super::*;
-use crate::shared::SharedMut;
-use crate::simd::tests::sets;
+use std::ops::Range;
 
-fn numbers(seed: u64, count: usize) -> Vec<f32> {
-    let mut state = seed;
-    let mut next = || {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) as f32 / (1u64 << 30) as f32 - 1.0
-    };
-    (0..count).map(|_| next()).collect()
-}
+use super::*;
+use crate::KernelSet;
+use crate::shared::SharedMut;
+use crate::simd::tests::{numbers, sets};
 
 #[test]
 fn the_convolution_follows_its_definition_across_chunks() {
@@ -106,6 +98,47 @@ struct Inputs {
     norm: Vec<f32>,
 }
 
+impl Inputs {
+    fn new(config: &DeltaNetConfig, rows: usize) -> Inputs {
+        Inputs {
+            qkv: numbers(3, rows * config.conv_channels()),
+            z: numbers(4, rows * config.value_heads * config.value_dim),
+            a: numbers(5, rows * config.value_heads),
+            b: numbers(6, rows * config.value_heads),
+            norm: numbers(7, config.value_dim),
+        }
+    }
+
+    /// Rows `rows` through the scan of one head.
+    fn scan(
+        &self,
+        set: KernelSet,
+        config: &DeltaNetConfig,
+        head: usize,
+        rows: Range<usize>,
+        state: &mut [f32],
+        out: &mut [f32],
+    ) {
+        let part = |width: usize| rows.start * width..rows.end * width;
+        set.run(Scan {
+            config,
+            head,
+            qkv: &self.qkv[part(config.conv_channels())],
+            z: &self.z[part(config.value_heads * config.value_dim)],
+            b: &self.b[part(config.value_heads)],
+            a: &self.a[part(config.value_heads)],
+            a_log: A_LOG,
+            dt_bias: DT_BIAS,
+            norm: &self.norm,
+            eps: EPS,
+            state,
+            out: SharedMut::new(out),
+            first_row: rows.start,
+            scratch: &mut vec![0.0; scan_scratch(config)],
+        });
+    }
+}
+
 #[test]
 fn the_scan_follows_its_definition_across_chunks() {
     // A narrow and a wide block of the state; more rows than are scanned at once.
@@ -118,14 +151,8 @@ fn the_scan_follows_its_definition_across_chunks() {
             conv_kernel: 4,
         };
         let (rows, head) = (2 * SCAN_TOKENS + 5, 3);
-        let (channels, values) = (config.conv_channels(), config.value_heads * value_dim);
-        let inputs = Inputs {
-            qkv: numbers(3, rows * channels),
-            z: numbers(4, rows * values),
-            a: numbers(5, rows * config.value_heads),
-            b: numbers(6, rows * config.value_heads),
-            norm: numbers(7, value_dim),
-        };
+        let values = config.value_heads * value_dim;
+        let inputs = Inputs::new(&config, rows);
         let mut expected_state = vec![vec![0.0; key_dim]; value_dim];
         let expected = reference(&config, head, &inputs, &mut expected_state);
         for set in sets() {
@@ -133,25 +160,8 @@ fn the_scan_follows_its_definition_across_chunks() {
             for chunk in [rows, 1, 7, SCAN_TOKENS, SCAN_TOKENS + 1] {
                 let mut state = vec![0.0; value_dim * key_dim];
                 let mut out = vec![0.0; rows * values];
-                let mut scratch = vec![0.0; scan_scratch(&config)];
                 for first in (0..rows).step_by(chunk) {
-                    let end = rows.min(first + chunk);
-                    set.run(Scan {
-                        config: &config,
-                        head,
-                        qkv: &inputs.qkv[first * channels..end * channels],
-                        z: &inputs.z[first * values..end * values],
-                        b: &inputs.b[first * config.value_heads..end * config.value_heads],
-                        a: &inputs.a[first * config.value_heads..end * config.value_heads],
-                        a_log: A_LOG,
-                        dt_bias: DT_BIAS,
-                        norm: &inputs.norm,
-                        eps: EPS,
-                        state: &mut state,
-                        out: SharedMut::new(&mut out),
-                        first_row: first,
-                        scratch: &mut scratch,
-                    });
+                    inputs.scan(set, &config, head, first..rows.min(first + chunk), &mut state, &mut out);
                 }
                 for (row, expected) in expected.iter().enumerate() {
                     for (column, expected) in expected.iter().enumerate() {
@@ -190,13 +200,7 @@ fn a_readout_beyond_half_precision_stays_finite() {
         conv_kernel: 4,
     };
     let (rows, channels) = (5, config.conv_channels());
-    let mut inputs = Inputs {
-        qkv: numbers(3, rows * channels),
-        z: numbers(4, rows * 128),
-        a: numbers(5, rows),
-        b: numbers(6, rows),
-        norm: numbers(7, 128),
-    };
+    let mut inputs = Inputs::new(&config, rows);
     for row in inputs.qkv.chunks_mut(channels) {
         row[2 * 128..].iter_mut().for_each(|value| *value *= 1e9);
     }
@@ -210,22 +214,7 @@ fn a_readout_beyond_half_precision_stays_finite() {
     assert!(readout.abs() > f64::from(half::f16::MAX), "{readout}");
     for set in sets() {
         let (mut state, mut out) = (vec![0.0; 128 * 128], vec![0.0; rows * 128]);
-        set.run(Scan {
-            config: &config,
-            head: 0,
-            qkv: &inputs.qkv,
-            z: &inputs.z,
-            b: &inputs.b,
-            a: &inputs.a,
-            a_log: A_LOG,
-            dt_bias: DT_BIAS,
-            norm: &inputs.norm,
-            eps: EPS,
-            state: &mut state,
-            out: SharedMut::new(&mut out),
-            first_row: 0,
-            scratch: &mut vec![0.0; scan_scratch(&config)],
-        });
+        inputs.scan(set, &config, 0, 0..rows, &mut state, &mut out);
         for (found, expected) in out.iter().zip(expected.iter().flatten()) {
             assert!(
                 (f64::from(*found) - expected).abs() < 2e-5,

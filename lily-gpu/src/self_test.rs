@@ -136,17 +136,9 @@ impl<D: Device> Bench<'_, D> {
         let (w, v) = (weights(form, 1, n, 5), weights(form, 1, n, 7));
         let (first, second) = (self.matrix(&w)?, self.matrix(&v)?);
         let y = self.empty(m * n * 4)?;
-        let mut params = GemmParams {
-            m: m as u32,
-            k: COLUMNS as u32,
-            segments: 1,
-            float_outputs: 1,
-            ..GemmParams::default()
-        };
-        params.rows[0] = n as u32;
+        let mut params = product_params(m, n, &first, &second);
         params.tile_end[0] = n.div_ceil(columns) as u32;
-        params.y_stride[0] = n as u32;
-        params.encoding = [first.encoding, second.encoding, Default::default(), Default::default()];
+        params.float_outputs = 1;
         let mut dispatch = Dispatch::new(kernel, "self-test");
         if !pair {
             dispatch = dispatch.constant(0, false);
@@ -200,18 +192,13 @@ impl<D: Device> Bench<'_, D> {
             [2, tile.rows as u32 + 1, 2],
         ];
         let y = self.empty(m * n * 2)?;
-        let mut params = GemmParams {
-            m: m as u32,
-            k: COLUMNS as u32,
-            segments: 1,
-            row_divisor: 1,
-            ..GemmParams::default()
-        };
-        params.rows[0] = n as u32;
-        params.y_stride[0] = n as u32;
-        params.encoding = [first.encoding, second.encoding, Default::default(), Default::default()];
+        let mut params = product_params(m, n, &first, &second);
+        params.row_divisor = 1;
         // as in a chunk: the pair gathers and writes in order, the single one reads in order and scatters
-        let dispatch = Dispatch::new(kernel, "self-test").constant(0, pair).constant(1, !pair);
+        let dispatch = Dispatch::new(kernel, "self-test")
+            .constant(0, pair)
+            .constant(1, !pair)
+            .constant(2, false);
         let dispatch = bind(dispatch.read(self.bf16s(&x)?), &first);
         let dispatch = match pair {
             true => bind(dispatch, &second),
@@ -378,6 +365,19 @@ impl<D: Device> Bench<'_, D> {
             self.device.release(slice.buffer);
         }
     }
+}
+
+/// Of `m` rows times one matrix, or a pair, of `n` rows.
+fn product_params(m: usize, n: usize, first: &GpuMatrix, second: &GpuMatrix) -> GemmParams {
+    let mut params = GemmParams {
+        m: m as u32,
+        k: COLUMNS as u32,
+        segments: 1,
+        ..GemmParams::default()
+    };
+    (params.rows[0], params.y_stride[0]) = (n as u32, n as u32);
+    (params.encoding[0], params.encoding[1]) = (first.encoding, second.encoding);
+    params
 }
 
 fn bind(dispatch: Dispatch, matrix: &GpuMatrix) -> Dispatch {

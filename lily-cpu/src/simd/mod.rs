@@ -217,6 +217,18 @@ pub(crate) mod tests {
             .collect()
     }
 
+    /// Numbers from -1 to 1 in a fixed, irregular order.
+    pub(crate) fn numbers(seed: u64, count: usize) -> Vec<f32> {
+        let mut state = seed;
+        let mut next = || {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as f32 / (1u64 << 30) as f32 - 1.0
+        };
+        (0..count).map(|_| next()).collect()
+    }
+
     struct RoundTrip<'a>(&'a [f32], &'a mut [u16]);
 
     impl Kernel for RoundTrip<'_> {
