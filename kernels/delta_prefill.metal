@@ -30,6 +30,7 @@
   const uint channels = 2 * p.key_heads * p.key_dim + p.value_heads * p.value_dim;
   const uint first = is_value ? 2 * p.key_heads * p.key_dim + head * dim : tg.x * dim;
   const uint first_token = (tg.y * 4 + sg) * TOKENS;
+  const uint position = step->position;
   for (uint t = first_token; t < min(first_token + TOKENS, p.rows); t++) {
     float c[MAX_PER_LANE];
     float square = 0.0f;
@@ -41,7 +42,7 @@
         for (uint j = 0; j < p.taps; j++) {
           const uint back = p.taps - 1 - j;
           const float u = t >= back ? float(raw[ulong(t - back) * channels + channel])
-                                    : float(ring[ulong((step->position + p.taps + t - back) % p.taps) * channels + channel]);
+                                    : float(ring[ulong((position + p.taps + t - back) % p.taps) * channels + channel]);
           c[i] = fma(conv[channel * p.taps + j], u, c[i]);
         }
         c[i] = silu(c[i]);

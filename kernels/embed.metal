@@ -4,7 +4,7 @@
 // A token id in the prefill list, or the one that the sampler left in the step state.
 constant bool kTokenFromStep [[function_constant(0)]];
 
-// One threadgroup a token; a thread expands 32 columns.
+// One threadgroup a token; a thread expands 4 columns at a time.
 [[kernel, max_total_threads_per_threadgroup(256)]] void embed(
     device const uint* tokens [[buffer(0)]],  // [rows]
     device const StepState* step [[buffer(1)]],
@@ -25,12 +25,8 @@ constant bool kTokenFromStep [[function_constant(0)]];
   // the host checks ids; this keeps a wrong one from reading outside the matrix
   token = token < p.vocab ? token : 0;
   const Matrix w = matrix(codes, scales, biases);
-  for (uint column = tid * 32; column < p.k; column += threads * 32) {
-    float v[32];
-    dequantize32(w, token, column, p.k, p.encoding, v);
-    device float4* out = (device float4*)(x + ulong(row) * p.k + column);
-    for (int i = 0; i < 8; i++) {
-      out[i] = float4(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
-    }
+  device float4* out = (device float4*)(x + ulong(row) * p.k);
+  for (uint q = tid; q < p.k / 4; q += threads) {
+    out[q] = dequantize4(w, token, q * 4, p.k, p.encoding);
   }
 }

@@ -5,7 +5,7 @@
 
 // Take the experts from route_experts instead of choosing them here (the choice is then a dispatch of its own).
 constant bool kChosenBefore [[function_constant(0)]];
-// Write gate and up instead of silu(gate) * up (SwiGLU is then a dispatch of its own).
+// Write gate and up as floats instead of silu(gate) * up (SwiGLU is then a dispatch of its own).
 constant bool kSeparateSwiglu [[function_constant(1)]];
 // Write each slot's down projection instead of adding their weighted sum to the residual stream.
 constant bool kSeparateCombine [[function_constant(2)]];
@@ -32,7 +32,7 @@ template <int BITS, int ROWS>
     device const uchar* shared_up_biases [[buffer(14)]],
     device uint* route_experts [[buffer(15)]],  // [top_k]
     device float* route_logits [[buffer(16)]],  // [top_k]
-    device bfloat* activations [[buffer(17)]],  // [slots, slot_stride], twice as wide with kSeparateSwiglu: gate, then up
+    device uchar* activations [[buffer(17)]],   // [slots, slot_stride] bfloats; [slots, 2, slot_stride] floats with kSeparateSwiglu: gate, then up
     constant ExpertParams& p [[buffer(18)]],
     uint2 tg [[threadgroup_position_in_grid]],
     uint tid [[thread_index_in_threadgroup]],
@@ -140,11 +140,11 @@ template <int BITS, int ROWS>
     const float u = simd_sum(up_acc[r]) * inverse;
     if (lane == 0 && row0 + r < rows) {
       if (kSeparateSwiglu) {
-        device bfloat* out = activations + ulong(tg.y) * 2 * p.slot_stride + row0 + r;
-        out[0] = bfloat(g);
-        out[p.slot_stride] = bfloat(u);
+        device float* out = (device float*)activations + ulong(tg.y) * 2 * p.slot_stride + row0 + r;
+        out[0] = g;
+        out[p.slot_stride] = u;
       } else {
-        activations[ulong(tg.y) * p.slot_stride + row0 + r] = bfloat(silu(g) * u);
+        ((device bfloat*)activations)[ulong(tg.y) * p.slot_stride + row0 + r] = bfloat(silu(g) * u);
       }
     }
   }

@@ -7,16 +7,6 @@
 // Adds to a float output instead of overwriting it: the residual stream.
 constant bool kAddToOutput [[function_constant(0)]];
 
-METAL_FUNC void gemm_store(device uchar* y, ulong at, float value, bool as_float) {
-  if (kAddToOutput) {
-    ((device float*)y)[at] += value;
-  } else if (as_float) {
-    ((device float*)y)[at] = value;
-  } else {
-    ((device bfloat*)y)[at] = bfloat(value);
-  }
-}
-
 // Grid (column tiles of all matrices, row tiles). Up to four matrices that read the same input share a dispatch.
 template <int BITS, int BM, int BN, int WM, int WN>
 [[kernel, max_total_threads_per_threadgroup(WM * WN * 32)]] void gemm(
@@ -93,7 +83,7 @@ template <int BITS, int BM, int BN, int WM, int WN>
         const uint r = m0 + sm + i * 16 + mt::row(e);
         const uint c = n0 + sn + j * 16 + mt::column(e);
         if (r < p.m && c < p.rows[segment]) {
-          gemm_store(y, ulong(r) * p.y_stride[segment] + c, acc[i][j].get(e), as_float);
+          store_number(y, ulong(r) * p.y_stride[segment] + c, acc[i][j].get(e), as_float, kAddToOutput);
         }
       }
     }

@@ -5,6 +5,8 @@
 constant bool kGatherRows [[function_constant(0)]];
 // The output row is the sorted entry, else the position in the sorted list.
 constant bool kScatterRows [[function_constant(1)]];
+// The output is float, else bfloat.
+constant bool kFloatOutput [[function_constant(2)]];
 
 // One block of the map: up to BM rows of the sorted list that take the same expert. Grid (column tiles, blocks at most); blocks past the count leave.
 template <int BM, int BN, int WM, int WN, bool SWIGLU, int STAGES>
@@ -19,7 +21,7 @@ template <int BM, int BN, int WM, int WN, bool SWIGLU, int STAGES>
     device const uint* sorted [[buffer(7)]],       // entries by expert
     device const uint* blocks [[buffer(8)]],       // [max_blocks, 3]: expert, first sorted row, rows
     device const uint* block_count [[buffer(9)]],  // [1]
-    device bfloat* y [[buffer(10)]],
+    device uchar* y [[buffer(10)]],
     constant GemmParams& p [[buffer(11)]],
     uint2 tg [[threadgroup_position_in_grid]],
     uint tid [[thread_index_in_threadgroup]],
@@ -66,7 +68,7 @@ template <int BM, int BN, int WM, int WN, bool SWIGLU, int STAGES>
         const uint c = n0 + (SWIGLU ? (sn + i * 16) / 2 : sn + i * 16) + mt::row(e);
         if (target != kNoRow && c < p.rows[0]) {
           const float value = SWIGLU ? silu(acc[i][j].get(e)) * acc[SWIGLU ? i + 1 : i][j].get(e) : acc[i][j].get(e);
-          y[ulong(target) * p.y_stride[0] + c] = bfloat(value);
+          store_number(y, ulong(target) * p.y_stride[0] + c, value, kFloatOutput, false);
         }
       }
     }

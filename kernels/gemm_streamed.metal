@@ -6,16 +6,6 @@
 // Adds to a float output instead of overwriting it: the residual stream.
 constant bool kAddToOutput [[function_constant(0)]];
 
-METAL_FUNC void gemm_streamed_store(device uchar* y, ulong at, float value, bool as_float) {
-  if (kAddToOutput) {
-    ((device float*)y)[at] += value;
-  } else if (as_float) {
-    ((device float*)y)[at] = value;
-  } else {
-    ((device bfloat*)y)[at] = bfloat(value);
-  }
-}
-
 // Grid (column tiles of all matrices, row tiles). Up to four matrices that read the same input share a dispatch.
 template <int BM, int BN, int WM, int WN, int STAGES>
 [[kernel, max_total_threads_per_threadgroup(WM * WN * 32)]] void gemm_streamed(
@@ -80,7 +70,7 @@ template <int BM, int BN, int WM, int WN, int STAGES>
       for (int i = 0; i < TN; i++) {
         const uint c = n0 + sn + i * 16 + mt::row(e);
         if (r < p.m && c < rows) {
-          gemm_streamed_store(y, ulong(r) * p.y_stride[segment] + c, acc[i][j].get(e), as_float);
+          store_number(y, ulong(r) * p.y_stride[segment] + c, acc[i][j].get(e), as_float, kAddToOutput);
         }
       }
     }

@@ -11,39 +11,6 @@ constant bool kAddToOutput [[function_constant(0)]];
 // gemv_norm: x is normed already (the norm was a dispatch of its own).
 constant bool kNormedInput [[function_constant(1)]];
 
-struct GemvTarget {
-  uint segment;
-  uint row;
-  uint rows;
-};
-
-METAL_FUNC GemvTarget gemv_target(uint block, uint rows_per_block, constant GemvParams& p) {
-  GemvTarget t;
-  t.segment = 0;
-  uint start = 0;
-  while (t.segment + 1 < p.segments && block >= p.block_end[t.segment]) {
-    start = p.block_end[t.segment];
-    t.segment++;
-  }
-  t.row = (block - start) * rows_per_block;
-  t.rows = p.rows[t.segment];
-  return t;
-}
-
-METAL_FUNC void gemv_store(device uchar* y, GemvTarget t, uint row, uint token, float value, device const StepState* step, constant GemvParams& p) {
-  ulong at = ulong(token) * p.y_stride[t.segment] + row;
-  if (p.ring[t.segment] != 0) {
-    at += ulong(step->position % p.ring[t.segment]) * t.rows;
-  }
-  if (kAddToOutput) {
-    ((device float*)y)[at] += value;
-  } else if ((p.float_outputs >> t.segment) & 1) {
-    ((device float*)y)[at] = value;
-  } else {
-    ((device bfloat*)y)[at] = bfloat(value);
-  }
-}
-
 // y = W * RMS(x): the norm is folded in. x * weight is staged once a threadgroup, and the root mean square multiplies the sums at the end, so the
 // statistics cost no pass and no barrier of their own.
 template <int BITS, int ROWS, int M>
@@ -148,7 +115,7 @@ template <int BITS, int ROWS, int M>
     for (int r = 0; r < ROWS; r++) {
       const float value = simd_sum(acc[r][m]) * inverse;
       if (lane == 0 && t.row + r < t.rows && token0 + m < p.m) {
-        gemv_store(y, t, t.row + r, token0 + m, value, step, p);
+        gemv_store(y, t, t.row + r, token0 + m, value, kAddToOutput, step, p);
       }
     }
   }
@@ -216,7 +183,7 @@ template <int BITS, int ROWS, int M>
     for (int r = 0; r < ROWS; r++) {
       const float value = simd_sum(acc[r][m]);
       if (lane == 0 && t.row + r < t.rows && token0 + m < p.m) {
-        gemv_store(y, t, t.row + r, token0 + m, value, step, p);
+        gemv_store(y, t, t.row + r, token0 + m, value, kAddToOutput, step, p);
       }
     }
   }
@@ -271,7 +238,7 @@ template <int BITS, int ROWS, int DEPTH>
     if (active) {
 #pragma unroll
       for (int d = 0; d < DEPTH; d++) {
-        if ((d * 32 + lane) * COLUMNS < width) {
+        if (k0 + (d * 32 + lane) * COLUMNS < p.k) {
 #pragma unroll
           for (int r = 0; r < ROWS; r++) {
             u[d][r].load(w, min(t.row + r, t.rows - 1), k0 / COLUMNS + d * 32 + lane, p.k);
@@ -288,15 +255,18 @@ template <int BITS, int ROWS, int DEPTH>
     device const float4* weight = (device const float4*)(norm + k0);
 #pragma unroll 2
     for (uint q = tid; q < width / 4; q += threads.x) {
-      const float4 v = row[q];
-      square += dot(v, v);
-      xs[wide_quad<QUADS>(q)] = Wide<BITS>::scale_for_codes(kNormedInput ? v : v * weight[q]);
+      float4 v = row[q];
+      if (!kNormedInput) {
+        square += dot(v, v);
+        v *= weight[q];
+      }
+      xs[wide_quad<QUADS>(q)] = Wide<BITS>::scale_for_codes(v);
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (active) {
 #pragma unroll
       for (int d = 0; d < DEPTH; d++) {
-        if ((d * 32 + lane) * COLUMNS < width) {
+        if (k0 + (d * 32 + lane) * COLUMNS < p.k) {
           float4 v[QUADS];
 #pragma unroll
           for (int j = 0; j < QUADS; j++) {
@@ -311,25 +281,28 @@ template <int BITS, int ROWS, int DEPTH>
       }
     }
   }
-  const float s = simd_sum(square);
-  if (lane == 0) {
-    squares[sg] = s;
+  float inverse = 1.0f;
+  if (!kNormedInput) {
+    const float s = simd_sum(square);
+    if (lane == 0) {
+      squares[sg] = s;
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    float total = 0.0f;
+    for (uint i = 0; i < nsg; i++) {
+      total += squares[i];
+    }
+    inverse = rsqrt(total / float(p.k) + p.eps);
   }
-  threadgroup_barrier(mem_flags::mem_threadgroup);
   if (!active) {
     return;
   }
-  float total = 0.0f;
-  for (uint i = 0; i < nsg; i++) {
-    total += squares[i];
-  }
-  const float inverse = kNormedInput ? 1.0f : rsqrt(total / float(p.k) + p.eps);
   device uchar* y = t.segment == 0 ? y0 : t.segment == 1 ? y1 : t.segment == 2 ? y2 : y3;
 #pragma unroll
   for (int r = 0; r < ROWS; r++) {
     const float value = simd_sum(acc[r]) * inverse;
     if (lane == 0 && t.row + r < t.rows) {
-      gemv_store(y, t, t.row + r, 0, value, step, p);
+      gemv_store(y, t, t.row + r, 0, value, kAddToOutput, step, p);
     }
   }
 }
@@ -410,7 +383,7 @@ template <int BITS, int ROWS, int DEPTH>
   for (int r = 0; r < ROWS; r++) {
     const float value = simd_sum(acc[r]);
     if (lane == 0 && t.row + r < t.rows) {
-      gemv_store(y, t, t.row + r, 0, value, step, p);
+      gemv_store(y, t, t.row + r, 0, value, kAddToOutput, step, p);
     }
   }
 }

@@ -13,48 +13,14 @@ constant bool kNormedInput [[function_constant(1)]];
 constant constexpr int kDepth = 2;  // blocks of a simdgroup
 constant constexpr uint kTileSimdgroups = 8;
 
-// A row block of one of the matrices.
-struct RowTarget {
-  uint segment;
-  uint row0;
-  uint rows;
-};
-
-METAL_FUNC RowTarget row_target(uint block, constant GemvParams& p) {
-  RowTarget t;
-  t.segment = 0;
-  uint start = 0;
-  while (t.segment + 1 < p.segments && block >= p.block_end[t.segment]) {
-    start = p.block_end[t.segment];
-    t.segment++;
-  }
-  t.row0 = (block - start) * 16;
-  t.rows = p.rows[t.segment];
-  return t;
-}
-
-METAL_FUNC void fetch_rows(thread RowBlock (&b)[kDepth], Matrix w, RowTarget t, uint k, uint lane, uint sg) {
-  const uint row = t.row0 + lane / 4;
+METAL_FUNC void fetch_rows(thread RowBlock (&b)[kDepth], Matrix w, GemvTarget t, uint k, uint lane, uint sg) {
+  const uint row = t.row + lane / 4;
 #pragma unroll
   for (int d = 0; d < kDepth; d++) {
     const uint block = d * kTileSimdgroups + sg;
     if (block * kBlock < k) {
       b[d].load(w, min(row, t.rows - 1), min(row + 8, t.rows - 1), block, k, lane);
     }
-  }
-}
-
-METAL_FUNC void store_row(device uchar* y, RowTarget t, uint row, float value, device const StepState* step, constant GemvParams& p) {
-  ulong at = row;
-  if (p.ring[t.segment] != 0) {
-    at += ulong(step->position % p.ring[t.segment]) * t.rows;
-  }
-  if (kAddToOutput) {
-    ((device float*)y)[at] += value;
-  } else if (((p.float_outputs >> t.segment) & 1) != 0) {
-    ((device float*)y)[at] = value;
-  } else {
-    ((device bfloat*)y)[at] = bfloat(value);
   }
 }
 
@@ -95,7 +61,7 @@ METAL_FUNC void store_row(device uchar* y, RowTarget t, uint row, float value, d
   const Matrix w2 = matrix(codes2, scales2, biases2);
   const Matrix w3 = matrix(codes3, scales3, biases3);
   const uint end = p.block_end[p.segments - 1];
-  RowTarget t = row_target(tg, p);
+  GemvTarget t = gemv_target(tg, 16, p);
   RowBlock b[kDepth];
   fetch_rows(b, t.segment == 0 ? w0 : t.segment == 1 ? w1 : t.segment == 2 ? w2 : w3, t, p.k, lane, sg);
   wait_for_earlier_kernels();
@@ -129,7 +95,7 @@ METAL_FUNC void store_row(device uchar* y, RowTarget t, uint row, float value, d
 
   uint parity = 0;
   for (uint block = tg; block < end; block += grid) {
-    const RowTarget ahead = row_target(min(block + grid, end - 1), p);
+    const GemvTarget ahead = gemv_target(min(block + grid, end - 1), 16, p);
     RowBlock next[kDepth];
     if (block + grid < end) {
       fetch_rows(next, ahead.segment == 0 ? w0 : ahead.segment == 1 ? w1 : ahead.segment == 2 ? w2 : w3, ahead, p.k, lane, sg);
@@ -147,14 +113,14 @@ METAL_FUNC void store_row(device uchar* y, RowTarget t, uint row, float value, d
     // two buffers in turn: the barrier of the next round keeps this round's reads from the round's after it
     put_sums(partial[parity][sg], sums, lane);
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    if (tid < 16 && t.row0 + tid < t.rows) {
+    if (tid < 16 && t.row + tid < t.rows) {
       float value = 0.0f;
 #pragma unroll
       for (uint i = 0; i < kTileSimdgroups; i++) {
         value += partial[parity][i][tid];
       }
       device uchar* y = t.segment == 0 ? y0 : t.segment == 1 ? y1 : t.segment == 2 ? y2 : y3;
-      store_row(y, t, t.row0 + tid, value * inverse, step, p);
+      gemv_store(y, t, t.row + tid, 0, value * inverse, kAddToOutput, step, p);
     }
     parity = 1 - parity;
     t = ahead;

@@ -24,3 +24,14 @@ METAL_FUNC uint pack_bfloats(float a, float b) {
 }
 
 METAL_FUNC uint2 pack_bfloats(float4 v) { return uint2(pack_bfloats(v.x, v.y), pack_bfloats(v.z, v.w)); }
+
+// Number `at` of an output of floats or of bfloats; with `add` it is of floats, and added to.
+METAL_FUNC void store_number(device uchar* y, ulong at, float value, bool as_float, bool add) {
+  if (add) {
+    ((device float*)y)[at] += value;
+  } else if (as_float) {
+    ((device float*)y)[at] = value;
+  } else {
+    ((device bfloat*)y)[at] = bfloat(value);
+  }
+}

@@ -43,82 +43,77 @@ METAL_FUNC float sum_quads(thread const float4* x) {
   return s;
 }
 
-// A unit of 16 bytes of codes, for GPUs that read so much at a time and gain from having all of a row on its way before the first use. Both forms turn a
-// code into a float by putting it into the mantissa of 2^23; 4-bit codes stay where they are in their half word, so that code i of four comes out 16^i
-// times too large and x has to be that much smaller (`scale_for_codes`): exact, both being powers of two.
-template <int BITS>
-struct Wide;
-
-constant constexpr uint kMantissa = 0x4b000000u;
-
-METAL_FUNC float masked_code(uint word, uint mask) { return as_type<float>((word & mask) | kMantissa) - 8388608.0f; }
-
-template <>
-struct Wide<4> {
-  static constant constexpr int columns = 32;
-  static constant constexpr int quads = 8;
-  uint4 codes;
-  ushort scale;
-  ushort bias;
-  METAL_FUNC void load(Matrix w, ulong row, uint unit, uint k) {
-    codes = *(device const uint4*)(w.codes + row * (k / 2) + unit * 16);
-    const ulong group = row * (k / kGroup) + unit / 2;
-    scale = ((device const ushort*)w.scales)[group];
-    bias = ((device const ushort*)w.biases)[group];
-  }
-  static METAL_FUNC float4 scale_for_codes(float4 x) { return x * float4(1.0f, 0.0625f, 0.00390625f, 0.000244140625f); }
-  static METAL_FUNC float sum(thread const float4* x) {
-    float4 s = x[0];
-#pragma unroll
-    for (int i = 1; i < quads; i++) {
-      s += x[i];
-    }
-    return fma(4096.0f, s.w, fma(256.0f, s.z, fma(16.0f, s.y, s.x)));
-  }
-  METAL_FUNC float dot_x(thread const float4* x, float xsum) {
-    float d = 0.0f;
-#pragma unroll
-    for (int i = 0; i < quads; i++) {
-      const uint word = (i & 1) != 0 ? codes[i / 2] >> 16 : codes[i / 2];
-      d = fma(masked_code(word, 0x000fu), x[i].x, d);
-      d = fma(masked_code(word, 0x00f0u), x[i].y, d);
-      d = fma(masked_code(word, 0x0f00u), x[i].z, d);
-      d = fma(masked_code(word, 0xf000u), x[i].w, d);
-    }
-    return fma(as_type<float>(uint(scale) << 16), d, as_type<float>(uint(bias) << 16) * xsum);
-  }
+// A block of rows of one of a dispatch's matrices.
+struct GemvTarget {
+  uint segment;
+  uint row;
+  uint rows;
 };
 
-template <>
-struct Wide<8> {
-  static constant constexpr int columns = 16;
-  static constant constexpr int quads = 4;
+METAL_FUNC GemvTarget gemv_target(uint block, uint rows_per_block, constant GemvParams& p) {
+  GemvTarget t;
+  t.segment = 0;
+  uint start = 0;
+  while (t.segment + 1 < p.segments && block >= p.block_end[t.segment]) {
+    start = p.block_end[t.segment];
+    t.segment++;
+  }
+  t.row = (block - start) * rows_per_block;
+  t.rows = p.rows[t.segment];
+  return t;
+}
+
+METAL_FUNC void gemv_store(device uchar* y, GemvTarget t, uint row, uint token, float value, bool add, device const StepState* step,
+                           constant GemvParams& p) {
+  ulong at = ulong(token) * p.y_stride[t.segment] + row;
+  if (p.ring[t.segment] != 0) {
+    at += ulong(step->position % p.ring[t.segment]) * t.rows;
+  }
+  store_number(y, at, value, ((p.float_outputs >> t.segment) & 1) != 0, add);
+}
+
+// A unit of 16 bytes of codes, for GPUs that read so much at a time and gain from having all of a row on its way before the first use. Codes turn into
+// floats in the mantissa of 2^23; 4-bit codes stay where they are in their half word, so that code i of four comes out 16^i times too large and x has to
+// be that much smaller (`scale_for_codes`): exact, both being powers of two.
+template <int BITS>
+struct Wide {
+  static_assert(BITS == 4 || BITS == 8, "other widths have no such unit");
+  static constant constexpr int columns = 128 / BITS;
+  static constant constexpr int quads = columns / 4;
   uint4 codes;
   ushort scale;
   ushort bias;
   METAL_FUNC void load(Matrix w, ulong row, uint unit, uint k) {
-    codes = *(device const uint4*)(w.codes + row * k + unit * 16);
-    const ulong group = row * (k / kGroup) + unit / 4;
+    codes = *(device const uint4*)(w.codes + row * (k / (8 / BITS)) + unit * 16);
+    const ulong group = row * (k / kGroup) + unit / (kGroup / columns);
     scale = ((device const ushort*)w.scales)[group];
     bias = ((device const ushort*)w.biases)[group];
   }
-  static METAL_FUNC float4 scale_for_codes(float4 x) { return x; }
+  static METAL_FUNC float4 scale_for_codes(float4 x) {
+    return BITS == 4 ? x * float4(1.0f, 0.0625f, 0.00390625f, 0.000244140625f) : x;
+  }
   static METAL_FUNC float sum(thread const float4* x) {
     float4 s = x[0];
 #pragma unroll
     for (int i = 1; i < quads; i++) {
       s += x[i];
     }
-    return sum4(s);
+    return BITS == 4 ? fma(4096.0f, s.w, fma(256.0f, s.z, fma(16.0f, s.y, s.x))) : sum4(s);
+  }
+  // code `c` of quad `i`; of 4 bits, 16^c times it
+  METAL_FUNC float code(int i, int c) {
+    const uint word = BITS == 4 ? codes[i / 2] >> (i % 2 * 16) : codes[i * BITS / 8] >> (c * 8);
+    const uint mask = BITS == 4 ? 0xfu << (c * 4) : 0xffu;
+    return as_type<float>((word & mask) | 0x4b000000u) - 8388608.0f;
   }
   METAL_FUNC float dot_x(thread const float4* x, float xsum) {
     float d = 0.0f;
 #pragma unroll
     for (int i = 0; i < quads; i++) {
-      d = fma(masked_code(codes[i], 0xffu), x[i].x, d);
-      d = fma(masked_code(codes[i] >> 8, 0xffu), x[i].y, d);
-      d = fma(masked_code(codes[i] >> 16, 0xffu), x[i].z, d);
-      d = fma(masked_code(codes[i] >> 24, 0xffu), x[i].w, d);
+#pragma unroll
+      for (int c = 0; c < 4; c++) {
+        d = fma(code(i, c), x[i][c], d);
+      }
     }
     return fma(as_type<float>(uint(scale) << 16), d, as_type<float>(uint(bias) << 16) * xsum);
   }

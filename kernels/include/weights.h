@@ -52,7 +52,7 @@ METAL_FUNC float e4m3(uint code) {
 // 2^(code - 127); code 0 is the subnormal 2^-127.
 METAL_FUNC float e8m0(uint code) { return code == 0 ? as_type<float>(0x00400000u) : as_type<float>(code << 23); }
 
-METAL_FUNC float read_number(device const uchar* p, uint index, uint type) {
+METAL_FUNC float read_number(device const uchar* p, ulong index, uint type) {
   if (type == 0) {
     return float(((device const bfloat*)p)[index]);
   }
@@ -62,40 +62,49 @@ METAL_FUNC float read_number(device const uchar* p, uint index, uint type) {
   return ((device const float*)p)[index];
 }
 
-// Columns [column, column + 32) of a row in any form. `column` is a multiple of 32.
-METAL_FUNC void dequantize32(Matrix w, ulong row, uint column, uint k, constant Encoding& e, thread float* out) {
+// Columns [column, column + 4) of a row in any form. `column` is a multiple of 4.
+METAL_FUNC float4 dequantize4(Matrix w, ulong row, uint column, uint k, constant Encoding& e) {
+  float4 out;
   if (e.kind >= kEncodingBfloat) {
     const uint type = e.kind - kEncodingBfloat;
     device const uchar* p = w.codes + (row * k + column) * (type == 2 ? 4 : 2);
-    for (uint i = 0; i < 32; i++) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
       out[i] = read_number(p, i, type);
     }
-    return;
+    return out;
   }
-  // 32 codes fill exactly `bits` words
-  device const uint* words = (device const uint*)(w.codes + (row * k + column) / 8 * e.bits);
-  const uint mask = (1u << e.bits) - 1;
-  const ulong group0 = row * (k / e.group_size);
-  for (uint i = 0; i < 32; i++) {
-    const uint bit = i * e.bits;
-    uint code = words[bit / 32] >> (bit % 32);
-    if (bit % 32 + e.bits > 32) {
-      code |= words[bit / 32 + 1] << (32 - bit % 32);
-    }
-    code &= mask;
-    const ulong group = group0 + (column + i) / e.group_size;
+  // rows have a multiple of 32 columns, so they begin with a whole word, and four codes of up to 8 bits lie in at most two
+  device const uint* words = (device const uint*)(w.codes + row * (k / 8 * e.bits));
+  const uint bit = column * e.bits;
+  ulong codes = words[bit / 32];
+  if (bit % 32 + 4 * e.bits > 32) {
+    codes |= ulong(words[bit / 32 + 1]) << 32;
+  }
+  codes >>= bit % 32;
+  // groups have a multiple of 4 columns
+  const ulong group = row * (k / e.group_size) + column / e.group_size;
+  float scale = 1.0f;
+  float bias = 0.0f;
+  if (e.kind == kEncodingAffine) {
+    scale = read_number(w.scales, group, e.scale_type);
+    bias = read_number(w.biases, group, e.scale_type);
+  } else if (e.kind == kEncodingNvfp4) {
+    scale = e.global_scale * e4m3(w.scales[group]);
+  } else {
+    scale = e8m0(w.scales[group]);
+  }
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    const uint code = uint(codes) & ((1u << e.bits) - 1);
+    codes >>= e.bits;
     if (e.kind == kEncodingAffine) {
-      const uint size = e.scale_type == 2 ? 4 : 2;
-      out[i] = read_number(w.scales + group * size, 0, e.scale_type) * float(code) +
-               read_number(w.biases + group * size, 0, e.scale_type);
-    } else if (e.kind == kEncodingMxfp4) {
-      out[i] = e8m0(w.scales[group]) * e2m1(code);
-    } else if (e.kind == kEncodingNvfp4) {
-      out[i] = e.global_scale * e4m3(w.scales[group]) * e2m1(code);
+      out[i] = scale * float(code) + bias;
     } else {
-      out[i] = e8m0(w.scales[group]) * e4m3(code);
+      out[i] = scale * (e.kind == kEncodingMxfp8 ? e4m3(code) : e2m1(code));
     }
   }
+  return out;
 }
 
 METAL_FUNC float4 nibbles(uint q) { return float4(float(q & 15), float((q >> 4) & 15), float((q >> 8) & 15), float((q >> 12) & 15)); }
@@ -206,20 +215,21 @@ struct Packed<0> {
     float4 values[8];
   };
   static METAL_FUNC void load(thread Unit& u, Matrix w, ulong row, uint column, uint k, constant Encoding& e) {
-    float v[32];
-    dequantize32(w, row, column, k, e, v);
+#pragma unroll
     for (int i = 0; i < 8; i++) {
-      u.values[i] = float4(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
+      u.values[i] = dequantize4(w, row, column + i * 4, k, e);
     }
   }
   static METAL_FUNC float dot_x(thread const Unit& u, thread const float4* x, float xsum) {
     float d = 0.0f;
+#pragma unroll
     for (int i = 0; i < 8; i++) {
       d += dot(u.values[i], x[i]);
     }
     return d;
   }
   static METAL_FUNC void expand(thread const Unit& u, thread float4* out) {
+#pragma unroll
     for (int i = 0; i < 8; i++) {
       out[i] = u.values[i];
     }

@@ -33,7 +33,8 @@ impl MemoryPlan {
         let placed = GpuWeights::place(config, weights, &mut imagined)?;
         let mut working = 0;
         let context = options.max_context.unwrap_or(config.max_position_embeddings);
-        Scratch::new(config, options.max_chunk, context, &mut |_, bytes| {
+        let separate_swiglu = placed.separate_swiglu(&options.switches);
+        Scratch::new(config, options.max_chunk, context, separate_swiglu, &mut |_, bytes| {
             working += bytes;
             Ok(imagined.slice(bytes))
         })?;

@@ -156,7 +156,13 @@ impl<D: Device> GpuModel<D> {
             })
         };
         let context = options.max_context.unwrap_or(config.max_position_embeddings);
-        let scratch = Scratch::new(&config, options.max_chunk, context, &mut allocate)?;
+        let scratch = Scratch::new(
+            &config,
+            options.max_chunk,
+            context,
+            placed.separate_swiglu(&options.switches),
+            &mut allocate,
+        )?;
         let expanded = match options.switches.fused_dequant {
             true => None,
             false => Some(allocate("expanded weights", expanded_bytes(&placed))?),

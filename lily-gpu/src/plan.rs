@@ -104,7 +104,7 @@ impl<'a> Sketch<'a> {
     ) -> Result<Sketch<'a>, GpuError> {
         let mut imagined = Imagined::default();
         let weights = weights(config, encoding, &mut imagined);
-        let scratch = Scratch::new(config, rows, context, &mut |_, bytes| Ok(imagined.slice(bytes)))?;
+        let scratch = Scratch::new(config, rows, context, true, &mut |_, bytes| Ok(imagined.slice(bytes)))?;
         let layers = config.layers.iter().map(|kind| match kind {
             LayerKind::Attention => {
                 let bytes = context * config.attention.kv_heads * config.attention.head_dim * 2;

@@ -5,6 +5,7 @@ use lily_model::{Bytes, Encoding as StoredEncoding, FloatType, LayerKind, Matrix
 use crate::device::{BufferId, Device, Memory, Slice};
 use crate::error::GpuError;
 use crate::params::Encoding;
+use crate::switches::Switches;
 
 /// Which kernels read a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -404,6 +405,14 @@ impl GpuWeights {
             frequencies,
             bytes: p.bytes,
         })
+    }
+
+    /// Whether gate and up ever pass through memory: with `fused-swiglu` off, or where the two have different forms.
+    pub fn separate_swiglu(&self, switches: &Switches) -> bool {
+        let differ = |mlp: &GpuMlp| mlp.gate.form != mlp.up.form;
+        let layer =
+            |layer: &GpuLayer| differ(&layer.shared) || layer.routed.is_some_and(|routed| differ(&routed.experts));
+        !switches.fused_swiglu || self.layers.iter().any(layer)
     }
 
     /// The layers' kinds, first layer first.

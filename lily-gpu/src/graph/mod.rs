@@ -118,7 +118,7 @@ impl<'a> Graph<'a> {
                 .write(Self::rows(self.scratch.x, rows, hidden, 4))
                 .params(&params)
                 .grid(rows, 1, 1)
-                .threads((hidden / 32).next_multiple_of(32).min(256)),
+                .threads((hidden / 4).next_multiple_of(32).min(256)),
         );
     }
 

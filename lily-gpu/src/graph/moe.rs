@@ -56,7 +56,7 @@ impl Graph<'_> {
     fn swiglu(&mut self, label: &str, gate_up: Slice, y: Slice, n: usize, rows: usize) {
         self.pass.push(
             Dispatch::new("swiglu", format!("{label} SwiGLU"))
-                .read(Self::rows(gate_up, rows, 2 * n, 2))
+                .read(Self::rows(gate_up, rows, 2 * n, 4))
                 .write(Self::rows(y, rows, n, 2))
                 .params(&SwigluParams { n: n as u32 })
                 .grid(n.div_ceil(256), rows, 1)
@@ -209,7 +209,7 @@ impl Graph<'_> {
         };
         let (out, width) = match switches.fused_swiglu {
             true => (s.activations, params.slot_stride as usize * 2),
-            false => (s.gate_up, params.slot_stride as usize * 4),
+            false => (s.gate_up, params.slot_stride as usize * 2 * 4),
         };
         self.pass.push(
             dispatch
@@ -333,7 +333,7 @@ impl Graph<'_> {
                 y,
                 hidden,
                 (rows, tile_rows),
-                (false, true),
+                (false, true, false),
             );
         }
         self.shared_chunk(label, &layer.shared, n, rows);
@@ -356,28 +356,20 @@ impl Graph<'_> {
                 activations,
                 width,
                 (rows, tile_rows),
-                (true, false),
+                (true, false, false),
             );
             return;
         }
         let entries = rows * mlp.top_k;
-        let both = Self::rows(s.gate_up, entries, 2 * width, 2);
-        self.grouped(&label, gate, None, n, both, 2 * width, (rows, tile_rows), (true, false));
-        let up_half = both.part(2 * width, both.len - 2 * width);
-        self.grouped(
-            &label,
-            up,
-            None,
-            n,
-            up_half,
-            2 * width,
-            (rows, tile_rows),
-            (true, false),
-        );
+        let both = Self::rows(s.gate_up, entries, 2 * width, 4);
+        let how = (true, false, true);
+        self.grouped(&label, gate, None, n, both, 2 * width, (rows, tile_rows), how);
+        let up_half = both.part(4 * width, both.len - 4 * width);
+        self.grouped(&label, up, None, n, up_half, 2 * width, (rows, tile_rows), how);
         self.swiglu(&label, both, activations, width, entries);
     }
 
-    /// One grouped product. `gather`: input rows are tokens; `scatter`: output rows are entries.
+    /// One grouped product. `gather`: input rows are tokens; `scatter`: output rows are entries; `float`: they are f32, else bfloat.
     #[allow(clippy::too_many_arguments)]
     fn grouped(
         &mut self,
@@ -388,7 +380,7 @@ impl Graph<'_> {
         y: Slice,
         stride: usize,
         (rows, tile_rows): (usize, usize),
-        (gather, scatter): (bool, bool),
+        (gather, scatter, float): (bool, bool, bool),
     ) {
         let (s, mlp) = (self.scratch, self.mlp);
         let tile = policy::grouped_tile(self.model.family, matrix.form, tile_rows);
@@ -407,6 +399,7 @@ impl Graph<'_> {
         let mut dispatch = Dispatch::new(kernel, label)
             .constant(0, gather)
             .constant(1, scatter)
+            .constant(2, float)
             .read(x)
             .read(matrix.codes)
             .read(matrix.scales)
@@ -439,14 +432,14 @@ impl Graph<'_> {
             let expanded = self.expanded(&label, &[mlp.gate, mlp.up]);
             self.gemm_swiglu(&label, n, rows, expanded[0], expanded[1], activations);
         } else {
-            let both = Self::rows(s.shared_gate_up, rows, 2 * width, 2);
+            let both = Self::rows(s.shared_gate_up, rows, 2 * width, 4);
             let gate = Output {
                 stride: 2 * width,
-                ..Output::bfloat(mlp.gate, both)
+                ..Output::float(mlp.gate, both)
             };
             let up = Output {
                 stride: 2 * width,
-                ..Output::bfloat(mlp.up, both.part(2 * width, both.len - 2 * width))
+                ..Output::float(mlp.up, both.part(4 * width, both.len - 4 * width))
             };
             // two dispatches, since their outputs interleave
             self.gemm(&label, n, rows, &[gate], false);

@@ -173,8 +173,8 @@ impl Graph<'_> {
                     .read(matrix.biases)
                     .write(y)
                     .params(&params)
-                    .grid(rows, (matrix.cols / 32).div_ceil(64), 1)
-                    .threads(64),
+                    .grid(rows, (matrix.cols / 4).div_ceil(256), 1)
+                    .threads(256),
             );
             let encoding = Encoding {
                 kind: 4,

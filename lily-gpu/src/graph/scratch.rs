@@ -124,13 +124,13 @@ pub struct Scratch {
     pub block_count: Slice,
     /// Entries sorted by expert, u32.
     pub sorted: Slice,
-    /// Gate and up, bfloat, where SwiGLU is separate.
+    /// Gate and up, where SwiGLU is separate.
     pub gate_up: Slice,
     /// silu(gate) * up, bfloat.
     pub activations: Slice,
     /// Experts' outputs, bfloat.
     pub y: Slice,
-    /// The same three of the shared expert.
+    /// See `gate_up`; these three are of the shared expert.
     pub shared_gate_up: Slice,
     /// See `activations`.
     pub shared_activations: Slice,
@@ -141,11 +141,17 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// For passes of up to `rows` tokens and attention over up to `context` keys.
+    /// For passes of up to `rows` tokens and attention over up to `context` keys; `separate_swiglu`: with room for gate and up.
     ///
     /// # Errors
     /// Where there is no room.
-    pub fn new(config: &ModelConfig, rows: usize, context: usize, allocate: Allocate<'_>) -> Result<Scratch, GpuError> {
+    pub fn new(
+        config: &ModelConfig,
+        rows: usize,
+        context: usize,
+        separate_swiglu: bool,
+        allocate: Allocate<'_>,
+    ) -> Result<Scratch, GpuError> {
         const F32: usize = 4;
         const BF16: usize = 2;
         let (a, d, mlp) = (&config.attention, &config.delta_net, MlpShape::of(config));
@@ -162,6 +168,7 @@ impl Scratch {
         let entries = rows * mlp.top_k;
         let slots = mlp.top_k + 1;
         let activations = (entries * mlp.intermediate).max(slots * mlp.slot_stride());
+        let gate_up = if separate_swiglu { 2 } else { 0 };
         let mut make = |label: &str, numbers: usize, size: usize| allocate(label, (numbers * size).max(16));
         Ok(Scratch {
             tokens: make("tokens", rows, F32)?,
@@ -194,10 +201,10 @@ impl Scratch {
             blocks: make("blocks", mlp.max_blocks(rows, 16) * 3, F32)?,
             block_count: make("block_count", 1, F32)?,
             sorted: make("sorted", entries, F32)?,
-            gate_up: make("gate_up", 2 * activations, BF16)?,
+            gate_up: make("gate_up", gate_up * activations, F32)?,
             activations: make("activations", activations, BF16)?,
             y: make("y", entries.max(slots) * hidden, BF16)?,
-            shared_gate_up: make("shared_gate_up", 2 * rows * mlp.shared, BF16)?,
+            shared_gate_up: make("shared_gate_up", gate_up * rows * mlp.shared, F32)?,
             shared_activations: make("shared_activations", rows * mlp.shared, BF16)?,
             shared_y: make("shared_y", rows * hidden, BF16)?,
             logits: make("logits", LOGIT_ROWS.min(rows) * config.vocab_size, F32)?,
