@@ -60,8 +60,8 @@ greedy() { # The demo model's text, against the emulator's.
 
 trace() { # Where the time goes: every launch on its own.
     make_checkpoint
-    LILY_CUDA_TRACE=1 run trace-decode 90 "$lily" bench --device cuda -m "$checkpoint" --prompt 256 --decode-at 256 --rounds 1
-    LILY_CUDA_TRACE=1 run trace-prefill 90 "$lily" bench --device cuda -m "$checkpoint" --prompt 4096 --decode-at 4096 --rounds 1
+    LILY_CUDA_TRACE=1 run trace-decode 90 "$lily" bench --device cuda -m "$checkpoint" --one-process --prompt 256 --decode-at 256 --rounds 1
+    LILY_CUDA_TRACE=1 run trace-prefill 90 "$lily" bench --device cuda -m "$checkpoint" --one-process --prompt 4096 --decode-at 4096 --rounds 1
     for name in decode prefill; do
         cat "$out/trace-$name.txt"
         head -n 40 "$out/trace-$name.err"
@@ -73,7 +73,7 @@ load() { # From the disk, once with cold and once with warm pages.
     sync
     echo 3 > /proc/sys/vm/drop_caches 2> /dev/null || echo "pages stay warm"
     for name in cold warm; do
-        run "load-$name" 120 "$lily" bench --device cuda -m "$checkpoint" --prompt 256 --rounds 1 --json
+        run "load-$name" 120 "$lily" bench --device cuda -m "$checkpoint" --one-process --prompt 256 --rounds 1 --json
         grep -h "peak_memory_bytes\|load" "$out/load-$name.txt"
     done
 }
@@ -81,44 +81,27 @@ load() { # From the disk, once with cold and once with warm pages.
 sweep() { # The contract's lengths.
     make_checkpoint
     local lengths=256,512,1024,2048,4096,8192,16384,32768,65536,131072
-    run sweep 500 "$lily" bench --device cuda -m "$checkpoint" --prompt $lengths --rounds 2
+    run sweep 500 "$lily" bench --device cuda -m "$checkpoint" --one-process --prompt $lengths --rounds 2
     cat "$out/sweep.txt"
 }
 
 context() { # The longest context of the model.
     make_checkpoint
-    run context 200 "$lily" bench --device cuda -m "$checkpoint" --prompt 262080 --rounds 1
+    run context 200 "$lily" bench --device cuda -m "$checkpoint" --one-process --prompt 262080 --rounds 1
     cat "$out/context.txt"
     nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv > "$out/gpu.txt"
 }
 
-# Context, and the switches that are measured there.
-switches() {
-    cat << END
-512 fused-dequant gpu-routing
-2048 wide-tiles register-scan
-3840 coalesced-kv token-hand-off sparse-barriers merged-projections fused-norm fused-top-k fused-swiglu fused-combine fused-delta
-32768 gqa-packing fixed-block-attention
-65536 fixed-block-attention
-131072 fixed-block-attention
-END
-}
-
-ablation() { # Every switch off, between two runs with all on.
+ablation() { # Every switch off, in turns with all on: two models on the GPU at once.
     make_checkpoint
-    local rounds
-    while read -r at names; do
-        rounds=$((at > 16384 ? 1 : 2))
-        for name in on $names on-again; do
-            local without=()
-            case $name in on*) ;; *) without=(--without "$name") ;; esac
-            run "ablation-$at-$name" 120 "$lily" bench --device cuda -m "$checkpoint" --prompt "$at" --rounds $rounds "${without[@]}"
-            printf '%-24s %s\n' "$name" "$(tail -n 1 "$out/ablation-$at-$name.txt")"
-        done
-    done < <(switches)
+    run ablation 500 "$lily" bench --device cuda -m "$checkpoint" --one-process --ablate --time-limit 450 --save "$out/ablation"
+    cat "$out/ablation.txt"
     # Not a switch of the engine: a launch begins only when those that it depends on are done.
-    LILY_CUDA_EARLY=0 run "ablation-early" 120 "$lily" bench --device cuda -m "$checkpoint" --prompt 3840 --rounds 2
-    printf '%-24s %s\n' "early start" "$(tail -n 1 "$out/ablation-early.txt")"
+    local early
+    for early in 1 0 1 0; do
+        LILY_CUDA_EARLY=$early run "ablation-early-$early" 120 "$lily" bench --device cuda -m "$checkpoint" --one-process --prompt 3840
+        printf 'early start %s: %s\n' "$early" "$(grep '^| 3,840' "$out/ablation-early-$early.txt")"
+    done
 }
 
 for step in $steps; do

@@ -3,8 +3,30 @@
 
 use crate::error::GpuError;
 
+/// What a switch makes faster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Prefill.
+    Prefill,
+    /// Decode.
+    Decode,
+    /// Prefill and decode.
+    Both,
+}
+
+/// Where a switch is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ablation {
+    /// The switch's name.
+    pub name: &'static str,
+    /// What it makes faster.
+    pub phase: Phase,
+    /// Context lengths in tokens at which its gain is told.
+    pub contexts: &'static [usize],
+}
+
 macro_rules! switches {
-    ($($field:ident $name:literal $text:literal,)*) => {
+    ($($field:ident $name:literal $phase:ident $contexts:tt $text:literal,)*) => {
         /// Which optimizations are in use.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub struct Switches {
@@ -20,6 +42,13 @@ macro_rules! switches {
         impl Switches {
             /// Name and meaning of every switch.
             pub const ALL: &'static [(&'static str, &'static str)] = &[$(($name, $text),)*];
+
+            /// Where every switch is measured.
+            pub const ABLATIONS: &'static [Ablation] = &[$(Ablation {
+                name: $name,
+                phase: Phase::$phase,
+                contexts: &$contexts,
+            },)*];
 
             /// Turns the switch `name` off.
             ///
@@ -40,21 +69,21 @@ macro_rules! switches {
 }
 
 switches! {
-    fused_dequant "fused-dequant" "prefill: weights are expanded inside the products, not by a pass of their own",
-    gpu_routing "gpu-routing" "prefill: experts are chosen, counted and sorted on the GPU, not by the host",
-    wide_tiles "wide-tiles" "prefill: expert tiles of 32 and more rows where the load fills them, not always 16",
-    register_scan "register-scan" "prefill: the Gated DeltaNet state stays in registers for the whole chunk",
-    coalesced_kv "coalesced-kv" "decode: a lane reads neighbouring dimensions of a key in one load",
-    gqa_packing "gqa-packing" "decode: four query heads share one read of their KV head",
-    fixed_block_attention "fixed-block-attention" "decode: from 32,768 tokens on, attention is split into blocks of a fixed number of keys",
-    fused_norm "fused-norm" "decode: RMSNorm is folded into the products that take its output",
-    merged_projections "merged-projections" "projections that read the same input share a dispatch",
-    fused_top_k "fused-top-k" "decode: experts are chosen inside the dispatch that uses them",
-    fused_swiglu "fused-swiglu" "silu(gate) * up is computed where gate and up are",
-    fused_combine "fused-combine" "decode: the experts' weighted sum is computed by their down projections",
-    fused_delta "fused-delta" "decode: convolution, recurrence and gated norm are one dispatch",
-    token_hand_off "token-hand-off" "decode: the next token is chosen on the GPU, and two passes are in flight",
-    sparse_barriers "sparse-barriers" "barriers stand only where data flows",
+    fused_dequant "fused-dequant" Prefill [512] "prefill: weights are expanded inside the products, not by a pass of their own",
+    gpu_routing "gpu-routing" Prefill [512] "prefill: experts are chosen, counted and sorted on the GPU, not by the host",
+    wide_tiles "wide-tiles" Prefill [2048] "prefill: expert tiles of 32 and more rows where the load fills them, not always 16",
+    register_scan "register-scan" Prefill [2048] "prefill: the Gated DeltaNet state stays in registers for the whole chunk",
+    coalesced_kv "coalesced-kv" Decode [3840] "decode: a lane reads neighbouring dimensions of a key in one load",
+    gqa_packing "gqa-packing" Decode [32_768] "decode: four query heads share one read of their KV head",
+    fixed_block_attention "fixed-block-attention" Decode [32_768, 65_536, 131_072] "decode: from 32,768 tokens on, attention is split into blocks of a fixed number of keys",
+    fused_norm "fused-norm" Decode [3840] "decode: RMSNorm is folded into the products that take its output",
+    merged_projections "merged-projections" Both [3840] "projections that read the same input share a dispatch",
+    fused_top_k "fused-top-k" Decode [3840] "decode: experts are chosen inside the dispatch that uses them",
+    fused_swiglu "fused-swiglu" Both [3840] "silu(gate) * up is computed where gate and up are",
+    fused_combine "fused-combine" Decode [3840] "decode: the experts' weighted sum is computed by their down projections",
+    fused_delta "fused-delta" Decode [3840] "decode: convolution, recurrence and gated norm are one dispatch",
+    token_hand_off "token-hand-off" Decode [3840] "decode: the next token is chosen on the GPU, and two passes are in flight",
+    sparse_barriers "sparse-barriers" Both [3840] "barriers stand only where data flows",
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use serde::Serialize;
 use sysinfo::System;
 
 use crate::backend::AnyBackend;
-use crate::bench::{Round, median, most_likely, round};
+use crate::bench::measure::{self, Round, median, most_likely, round};
 use crate::error::CliError;
 use crate::eval::statistics::Comparison;
 use crate::machine::Machine;
@@ -290,9 +290,7 @@ fn prefilled<B: Backend>(backend: &mut B, tokens: &[u32]) -> Result<Vec<Vec<f32>
 fn measure(backend: &mut AnyBackend, time: Duration) -> Result<Bench, CliError> {
     let (prompt, steps) = BENCH;
     let started = Instant::now();
-    let tokens: Vec<u32> = (0..prompt)
-        .map(|index| crate::bench::prompt_token(index, backend.vocab_size()))
-        .collect();
+    let tokens = measure::prompt(prompt, backend.vocab_size());
     // the first one warms up
     round(backend, &tokens, steps)?;
     let mut rounds: Vec<Round> = Vec::new();

@@ -48,6 +48,17 @@ pub enum CliError {
     /// Options that do not fit each other or the model.
     #[error("{0}")]
     Usage(String),
+    /// An engine that was being measured failed.
+    #[error("{arm}: {problem}")]
+    Arm {
+        /// Which.
+        arm: String,
+        /// What it said.
+        problem: String,
+    },
+    /// The time for a measurement is over.
+    #[error("the time limit was reached before anything was measured")]
+    TimeLimit,
     /// A measurement that must be the same each time was not.
     #[error("{0}")]
     NotReproducible(String),

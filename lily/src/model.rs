@@ -43,6 +43,18 @@ pub struct SyntheticArgs {
 }
 
 impl SyntheticArgs {
+    /// The same as options, for another process.
+    pub fn to_args(&self) -> Vec<String> {
+        let mut args = Vec::new();
+        if let Some(shape) = &self.synthetic {
+            args.extend(["--synthetic".into(), shape.clone()]);
+        }
+        if let Some(layers) = self.layers {
+            args.extend(["--layers".into(), layers.to_string()]);
+        }
+        args
+    }
+
     /// The shape asked for, if one is.
     pub fn config(&self) -> Result<Option<ModelConfig>, CliError> {
         if self.synthetic.is_none() {
@@ -115,7 +127,32 @@ impl From<Kv> for KvPrecision {
     }
 }
 
+/// The name of a value on the command line.
+fn named(value: &impl ValueEnum) -> String {
+    value
+        .to_possible_value()
+        .map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
 impl DeviceArgs {
+    /// The same as options, for another process.
+    pub fn to_args(&self) -> Vec<String> {
+        let mut args = vec!["--device".into(), named(&self.device)];
+        if let Some(threads) = self.threads {
+            args.extend(["--threads".into(), threads.to_string()]);
+        }
+        if let Some(kv) = &self.kv {
+            args.extend(["--kv".into(), named(kv)]);
+        }
+        if self.exact {
+            args.push("--exact".into());
+        }
+        for switch in &self.without {
+            args.extend(["--without".into(), switch.clone()]);
+        }
+        args
+    }
+
     fn options(&self) -> Result<CpuOptions, CliError> {
         if self.threads == Some(0) {
             return Err(CliError::Usage("--threads: expected at least 1, found 0".into()));
@@ -271,6 +308,11 @@ pub fn parse_bytes(text: &str) -> Result<usize, String> {
 }
 
 impl ModelArgs {
+    /// The same as options, for another process.
+    pub fn to_args(&self) -> Vec<String> {
+        vec!["--model".into(), self.model.clone()]
+    }
+
     /// Opens the checkpoint, downloading it where it is neither a directory nor cached.
     pub fn open(&self) -> Result<Checkpoint, CliError> {
         Ok(Checkpoint::open(&self.source()?)?)

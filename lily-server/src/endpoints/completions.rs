@@ -95,7 +95,9 @@ fn start(app: &AppState, request: &CompletionRequest) -> Result<Vec<(Writer, Rep
         for choice in 0..request.sampling.n.unwrap_or(1) {
             let mut generate = GenerateRequest::new(tokens.clone());
             generate.sampling = sampling(&request.sampling, &checkpoint.generation, choice);
-            generate.stop_tokens = checkpoint.generation.eos_token_ids.clone();
+            if request.ignore_eos != Some(true) {
+                generate.stop_tokens = checkpoint.generation.eos_token_ids.clone();
+            }
             generate.stop_strings = request.sampling.stop.clone().unwrap_or_default().0;
             generate.max_tokens = Some(usize::try_from(request.token_limit()).unwrap_or(usize::MAX));
             generate.logprobs = request.logprobs.map(|top| top as usize);

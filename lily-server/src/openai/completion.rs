@@ -37,6 +37,9 @@ pub struct CompletionRequest {
     /// Most tokens of the reply; 0 only reads the prompt.
     #[serde(default)]
     pub max_tokens: Option<u64>,
+    /// Whether the reply goes on after the tokens that end a text, for measurements.
+    #[serde(default)]
+    pub ignore_eos: Option<bool>,
     /// Whether the reply starts with the prompt.
     #[serde(default)]
     pub echo: Option<bool>,

@@ -20,6 +20,20 @@ async fn a_prompt_goes_on_as_it_is() {
 }
 
 #[tokio::test]
+async fn a_measured_reply_goes_on_after_its_end() {
+    let server = Server::new();
+    let mut body = json!({"prompt": "Hello", "temperature": 0, "max_tokens": 12});
+    server.say(" there.");
+    let reply = server.post("/v1/completions", body.clone()).await.json();
+    assert_eq!(reply["choices"][0]["finish_reason"], "stop");
+    body["ignore_eos"] = true.into();
+    server.say(" there.");
+    let reply = server.post("/v1/completions", body).await.json();
+    assert_eq!(reply["choices"][0]["finish_reason"], "length");
+    assert_eq!(reply["usage"]["completion_tokens"], 12);
+}
+
+#[tokio::test]
 async fn the_default_limit_is_sixteen_tokens() {
     let server = Server::new();
     server.say(&"word ".repeat(100));

@@ -1,6 +1,4 @@
 //! Other engines, to compare with: where MLX-LM is installed, and how a Python driver in it is talked to.
-#![allow(dead_code, reason = "its users come next")]
-#![allow(unused_imports, reason = "its users come next")]
 
 mod checkpoint;
 mod driver;
