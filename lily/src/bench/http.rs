@@ -182,8 +182,21 @@ fn message(text: &str) -> String {
     message.unwrap_or(text.trim()).chars().take(300).collect()
 }
 
-/// Reads the events of a completion to their end.
+/// Reads the events of a completion to their end. They are taken apart only then: the client shares the machine with what it measures.
 fn read(mut events: impl BufRead, sent: Instant) -> Result<Streamed, String> {
+    let mut lines = Vec::new();
+    loop {
+        let mut line = String::new();
+        let read = events.read_line(&mut line).map_err(|error| error.to_string())?;
+        if read == 0 {
+            break;
+        }
+        let last = line.trim_end() == "data: [DONE]";
+        lines.push((Instant::now(), line));
+        if last {
+            break;
+        }
+    }
     let mut streamed = Streamed {
         sent,
         pieces: Vec::new(),
@@ -191,18 +204,13 @@ fn read(mut events: impl BufRead, sent: Instant) -> Result<Streamed, String> {
         cached_tokens: 0,
         completion_tokens: None,
     };
-    let mut line = String::new();
-    loop {
-        line.clear();
-        let read = events.read_line(&mut line).map_err(|error| error.to_string())?;
-        let now = Instant::now();
-        if read == 0 {
-            return Err("the stream ended without [DONE]".into());
-        }
+    let mut complete = false;
+    for (at, line) in &lines {
         let Some(data) = line.strip_prefix("data:").map(str::trim) else {
             continue;
         };
         if data == "[DONE]" {
+            complete = true;
             break;
         }
         let event: Value = serde_json::from_str(data).map_err(|error| format!("an event of the stream: {error}"))?;
@@ -213,7 +221,7 @@ fn read(mut events: impl BufRead, sent: Instant) -> Result<Streamed, String> {
             .as_str()
             .is_some_and(|text| !text.is_empty())
         {
-            streamed.pieces.push(now);
+            streamed.pieces.push(*at);
         }
         let usage = &event["usage"];
         let count = |value: &Value| value.as_u64().and_then(|count| usize::try_from(count).ok());
@@ -222,6 +230,9 @@ fn read(mut events: impl BufRead, sent: Instant) -> Result<Streamed, String> {
             streamed.completion_tokens = count(&usage["completion_tokens"]);
             streamed.cached_tokens = count(&usage["prompt_tokens_details"]["cached_tokens"]).unwrap_or(0);
         }
+    }
+    if !complete {
+        return Err("the stream ended without [DONE]".into());
     }
     if streamed.pieces.is_empty() {
         return Err("the reply has no text".into());
