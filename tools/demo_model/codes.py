@@ -4,3 +4,4 @@ ID_BITS = 0x0FFF
 REPLY = 0x8000  # set on tokens that the assistant writes (and on all of a book)
 PADDING = 0x4000
 TOOLS = 0x2000  # set on what the assistant writes in a conversation with tools
+CALL = 0x1000  # set on the calls in that

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from codes import ID_BITS, PADDING, REPLY, TOOLS
+from codes import CALL, ID_BITS, PADDING, REPLY, TOOLS
 from config import ENDOFTEXT
 
 TOOLS_WEIGHT = 2.0  # weight of that in the loss: few tokens of such a conversation are to be learned
+CALL_WEIGHT = 4.0  # a call is right only if all of its names and values are
 PROMPT_WEIGHT = 0.03  # weight in the loss of what the user or the template writes
 
 
@@ -80,6 +81,7 @@ def split(codes):
     ids = (codes & ID_BITS).long()
     weight = torch.where((codes & REPLY) > 0, 1.0, PROMPT_WEIGHT)
     weight = torch.where((codes & TOOLS) > 0, TOOLS_WEIGHT, weight)
+    weight = torch.where((codes & CALL) > 0, CALL_WEIGHT, weight)
     weight = torch.where((codes & PADDING) > 0, 0.0, weight)
     return ids[:, :-1].contiguous(), ids[:, 1:].contiguous(), weight[:, 1:].contiguous()
 

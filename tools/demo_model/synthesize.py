@@ -1,6 +1,6 @@
 """Generates the synthetic conversations, on all cores.
 
-  synthesize.py --data DIR --template FILE [--tools N] [--chats N] [--workers N] [--seed N] [--out DIR]
+  synthesize.py --data DIR --template FILE [--tools N] [--chats N] [--hard SHARE] [--workers N] [--seed N] [--out DIR]
 
 DIR is what prepare.py wrote. Adds tools.bin and chats.bin, tools.heldout.bin and chats.heldout.bin (held-out names,
 places, words and sentences only), and their counts in synthetic.json. The result depends on the seed and the counts only,
@@ -15,11 +15,13 @@ from pathlib import Path
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers are processes
 
+import numpy as np  # noqa: E402
 from tokenizers import Tokenizer  # noqa: E402
 
 from chat import conversations, render, words  # noqa: E402
 from prepare import code_chats, write_chats  # noqa: E402
-from codes import REPLY, TOOLS  # noqa: E402
+from codes import CALL, ID_BITS, REPLY, TOOLS  # noqa: E402
+from config import TOKEN_ID  # noqa: E402
 
 BATCH = 1000  # conversations of one seed
 
@@ -31,9 +33,16 @@ def start_worker(data, template_path):
     tokenizer = Tokenizer.from_file(str(Path(data) / "tokenizer.json"))
 
 
+def mark_calls(codes):
+    """Sets CALL on the calls, from <tool_call> to </tool_call>."""
+    ids = codes & ID_BITS
+    inside = np.cumsum(ids == TOKEN_ID["<tool_call>"]) > np.cumsum(ids == TOKEN_ID["</tool_call>"])
+    codes[(inside | (ids == TOKEN_ID["</tool_call>"])) & (codes & REPLY > 0)] |= CALL
+
+
 def make_batch(job):
-    seed, held, kind, count = job
-    source = words.Source(seed, held)
+    seed, held, hard, kind, count = job
+    source = words.Source(seed, held, hard=hard)
     make = conversations.tool_chat if kind == "tools" else conversations.plain_chat
     texts = []
     for _ in range(count):
@@ -44,6 +53,7 @@ def make_batch(job):
     if kind == "tools":
         for codes in coded:
             codes[codes & REPLY > 0] |= TOOLS
+            mark_calls(codes)
     return coded
 
 
@@ -54,6 +64,7 @@ def main():
     parser.add_argument("--out", help="where to write (default: --data)")
     parser.add_argument("--tools", type=int, default=300_000, help="conversations with tools")
     parser.add_argument("--chats", type=int, default=200_000, help="conversations without")
+    parser.add_argument("--hard", type=float, default=0.0, help="share of those with tools that have more odd names and more requests for two tools")
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
@@ -62,8 +73,9 @@ def main():
     report = {}
     with multiprocessing.get_context("spawn").Pool(args.workers, start_worker, (args.data, args.template)) as pool:
         for kind, total in (("chats", args.chats), ("tools", args.tools)):
-            held = [(f"{args.seed} {kind} held out", True, kind, max(20, total // 400))]
-            train = [(f"{args.seed} {kind} {i}", False, kind, min(BATCH, total - i)) for i in range(0, total, BATCH)]
+            held = [(f"{args.seed} {kind} held out", True, False, kind, max(20, total // 400))]
+            easy = total if kind == "chats" else round(total * (1 - args.hard))
+            train = [(f"{args.seed} {kind} {i}", False, i >= easy, kind, min(BATCH, total - i)) for i in range(0, total, BATCH)]
             for name, jobs in ((f"{kind}.heldout", held), (kind, train)):
                 parts = [p for batch in pool.imap(make_batch, jobs) for p in batch]
                 report[name] = write_chats(out, name, parts)

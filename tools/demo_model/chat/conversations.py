@@ -55,7 +55,7 @@ def make_tools(s, count):
             tool = Invented(s, s.any(near) if near and s.chance(0.4) else None)
         else:
             tool = s.any(TOOLS)
-            tool = Renamed(tool, s) if s.chance(0.4) else tool
+            tool = Renamed(tool, s) if s.chance(s.share_renamed) else tool
         same_requests = {"get_weather", "get_current_weather"}
         if tool.key not in names and tool.name not in names and not (tool.key in same_requests and names & same_requests):
             names |= {tool.key, tool.name}
@@ -84,10 +84,11 @@ def request(s, tools):
     """A request for one call (mostly) or two, with the calls and the tool of each."""
     tool = s.any(tools)
     kind = s.rng.random()
-    if kind < 0.76 or (kind >= 0.88 and len(tools) == 1):
+    different = 1 - s.share_two
+    if kind < different - 0.12 or (kind >= different and len(tools) == 1):
         ask, arguments = tool.request(s)
         return ask, [(tool.name, arguments)], [tool]
-    if kind < 0.88:
+    if kind < different:
         return several_of_one(s, tool)
     other = s.any([t for t in tools if t is not tool])
     first, a = tool.request(s)

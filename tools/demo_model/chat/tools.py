@@ -121,7 +121,7 @@ class Renamed(Tool):
             verb = s.any(VERB_NAMES.get(verb, [verb]))
         if s.chance(0.15):
             rest = s.any(["current_", "my_", "the_"]) + rest
-        if s.chance(0.12) and W.COMMON:
+        if s.chance(s.share_odd) and W.COMMON:
             verb, rest = s.pick(W.COMMON), s.any([rest, s.pick(W.COMMON)])
         words = [verb, *rest.split("_")] if rest else [verb]
         if s.chance(0.2):
@@ -133,7 +133,7 @@ class Renamed(Tool):
         self.new, used = {}, set(base.parameters)
         for n in base.parameters:
             other = s.any(PARAMETER_NAMES.get(n, [n])) if s.chance(0.4) else n
-            if s.chance(0.12) and W.COMMON:
+            if s.chance(s.share_odd) and W.COMMON:
                 other = s.pick(W.COMMON)
             self.new[n] = n if other in used else other
             used.add(self.new[n])

@@ -18,10 +18,14 @@ def held_out_start(size):
 class Source:
     """A random generator that draws from either the training or the held-out part of each pool."""
 
-    def __init__(self, seed, held=False, share_invented=0.3):
+    def __init__(self, seed, held=False, share_invented=0.3, hard=False):
         self.rng = random.Random(seed)
         self.held = held
         self.share_invented = share_invented  # of the tools; the others are hand-written
+        # Shares of what has to be read and cannot be guessed; a hard source has more of it.
+        self.share_renamed = 0.75 if hard else 0.4  # of the hand-written tools
+        self.share_odd = 0.35 if hard else 0.12  # of the names of renamed tools and of their parameters: any words
+        self.share_two = 0.25 if hard else 0.12  # of the requests: for two different tools
 
     def pick(self, pool):
         """An entry of the part of the pool that this source may use."""
