@@ -1,14 +1,23 @@
 // y = RMS(x) * W^T in float for the rows of a chunk: the router's product, which must not lose what bfloat loses. 8-bit weights; the arguments of gemv_norm.
 //
-// A threadgroup makes 128 rows by 64 columns, a thread 8 by 8. A sum runs along k in one order whatever the rows are, and the root mean square multiplies it
-// at the end.
+// A number of the input goes through the matrix units as three bfloats whose sum it is; a code less 128 is a bfloat, and a group's scale and bias join in
+// float where its sum is done. A threadgroup makes 32 rows by 256 columns, a simdgroup 32 by 32. A sum runs along k in one order whatever the rows are, and
+// the root mean square multiplies it at the end.
+#include "include/tile.h"
 #include "include/weights.h"
 
 // x is normed already (the norm was a dispatch of its own).
 constant bool kNormedInput [[function_constant(1)]];
 
+// Two codes, less 128, as bfloats: a code in the mantissa of 2^23 is 2^23 + code.
+METAL_FUNC uint code_pair(uint word) {
+  const float low = as_type<float>((word & 0xff) | 0x4b000000u) - 8388736.0f;
+  const float high = as_type<float>(((word >> 8) & 0xff) | 0x4b000000u) - 8388736.0f;
+  return (as_type<uint>(low) >> 16) | (as_type<uint>(high) & 0xffff0000u);
+}
+
 // Grid (column tiles of all matrices, row tiles).
-[[kernel, max_total_threads_per_threadgroup(128)]] void router_q8(
+[[kernel, max_total_threads_per_threadgroup(256)]] void router_q8(
     device const float* x [[buffer(0)]],       // [m, k] residual stream
     device const float* norm [[buffer(1)]],    // [k]
     device const uchar* codes0 [[buffer(2)]],
@@ -30,12 +39,17 @@ constant bool kNormedInput [[function_constant(1)]];
     device const StepState* step [[buffer(18)]],
     constant GemvParams& p [[buffer(19)]],
     uint2 tg [[threadgroup_position_in_grid]],
-    uint tid [[thread_index_in_threadgroup]]) {
-  constexpr uint BM = 128;
-  constexpr uint BN = 64;
-  constexpr int DEPTH = 16;  // columns staged at a time: a unit of packed codes
-  threadgroup float4 xs[DEPTH][BM / 4 + 1];
-  threadgroup float4 ws[DEPTH][BN / 4 + 1];
+    uint tid [[thread_index_in_threadgroup]],
+    uint sg [[simdgroup_index_in_threadgroup]]) {
+  constexpr uint BM = 32;
+  constexpr uint BN = 256;
+  constexpr uint DEPTH = 32;  // columns staged at a time: half a group
+  constexpr uint PITCH = DEPTH + 8;  // padded, against bank conflicts
+  constexpr int PARTS = 3;
+  alignas(16) threadgroup bfloat xs[PARTS][BM][PITCH];
+  alignas(16) threadgroup bfloat ws[BN][PITCH];
+  threadgroup float group_sums[BM];
+  threadgroup uint factors[BN];  // a scale in the lower half, a bias in the upper
   threadgroup float inverses[BM];
 
   uint segment = 0;
@@ -51,84 +65,130 @@ constant bool kNormedInput [[function_constant(1)]];
   const uint rows = p.rows[segment];
   const uint n0 = (tg.x - start) * BN;
   const uint m0 = tg.y * BM;
-  // a thread stages one row of the input, and half of them one of the weights
-  device const float4* my_x = (device const float4*)(x + ulong(min(m0 + tid, p.m - 1)) * p.k);
-  const uint my_row = min(n0 + tid % BN, rows - 1);
-  const uint row = tid / 8 * 8;
-  const uint column = tid % 8 * 8;
-  float acc[8][8];
+  const bool live = n0 + sg * 32 < rows;  // a simdgroup without columns stages inputs only
+  // a thread stages four columns of one row of the input, and a row of the weights
+  const uint x_row = tid / 8;
+  const uint x_column = tid % 8 * 4;
+  device const float4* my_x = (device const float4*)(x + ulong(min(m0 + x_row, p.m - 1)) * p.k + x_column);
+  device const float4* my_norm = (device const float4*)(norm + x_column);
+  const ulong w_row = min(n0 + tid, rows - 1);
+  device const uint4* my_codes = (device const uint4*)(w.codes + w_row * p.k);
+  device const ushort* my_scales = (device const ushort*)w.scales + w_row * (p.k / kGroup);
+  device const ushort* my_biases = (device const ushort*)w.biases + w_row * (p.k / kGroup);
+
+  mt::tile<float> acc[2][2];
+  mt::tile<float> part[2][2];
 #pragma unroll
-  for (int i = 0; i < 8; i++) {
+  for (int i = 0; i < 2; i++) {
 #pragma unroll
-    for (int j = 0; j < 8; j++) {
-      acc[i][j] = 0.0f;
+    for (int j = 0; j < 2; j++) {
+      mt::fill(acc[i][j], 0.0f);
+      mt::fill(part[i][j], 0.0f);
     }
   }
   float square = 0.0f;
-  float4 next_x[DEPTH / 4];
-  Packed<8>::Unit next_w;
-#pragma unroll
-  for (int i = 0; i < DEPTH / 4; i++) {
-    next_x[i] = my_x[i];
-  }
-  Packed<8>::load(next_w, w, my_row, 0, p.k, p.encoding[segment]);
+  float total = 0.0f;  // of this thread's columns of a group
+  float4 next_x = my_x[0];
+  float4 next_norm = kNormedInput ? float4(1.0f) : my_norm[0];
+  uint4 next_codes[2] = {my_codes[0], my_codes[1]};
+  uint next_factors = uint(my_scales[0]) | (uint(my_biases[0]) << 16);
   for (uint k0 = 0; k0 < p.k; k0 += DEPTH) {
+    const bool group_ends = (k0 & DEPTH) != 0;
+    square += dot(next_x, next_x);
+    float4 rest = next_x * next_norm;
+    const float mine = (rest.x + rest.y) + (rest.z + rest.w);
+    total = group_ends ? total + mine : mine;
 #pragma unroll
-    for (int i = 0; i < DEPTH / 4; i++) {
-      const float4 v = next_x[i];
-      square += dot(v, v);
-      const float4 scaled = kNormedInput ? v : v * ((device const float4*)norm)[k0 / 4 + i];
-#pragma unroll
-      for (int c = 0; c < 4; c++) {
-        ((threadgroup float*)xs[i * 4 + c])[tid] = scaled[c];
-      }
+    for (int h = 0; h < PARTS; h++) {
+      const uint2 words = pack_bfloats(rest);
+      *(threadgroup uint2*)&xs[h][x_row][x_column] = words;
+      rest -= bfloat_quad(words);
     }
-    if (tid < BN) {
-      float4 v[4];
-      Packed<8>::expand(next_w, v);
+    if (live) {  // a simdgroup stages the weights that it multiplies
 #pragma unroll
-      for (int i = 0; i < 4; i++) {
+      for (int i = 0; i < 2; i++) {
 #pragma unroll
-        for (int c = 0; c < 4; c++) {
-          ((threadgroup float*)ws[i * 4 + c])[tid] = v[i][c];
+        for (int c = 0; c < 2; c++) {
+          const uint first = next_codes[i][c * 2];
+          const uint second = next_codes[i][c * 2 + 1];
+          *(threadgroup uint4*)&ws[tid][i * 16 + c * 8] =
+              uint4(code_pair(first), code_pair(first >> 16), code_pair(second), code_pair(second >> 16));
         }
       }
+    }
+    if (group_ends) {
+      float sum = total;
+      sum += simd_shuffle_xor(sum, ushort(1));
+      sum += simd_shuffle_xor(sum, ushort(2));
+      sum += simd_shuffle_xor(sum, ushort(4));
+      if (tid % 8 == 0) {
+        group_sums[x_row] = sum;
+      }
+      factors[tid] = next_factors;
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (k0 + DEPTH < p.k) {
-#pragma unroll
-      for (int i = 0; i < DEPTH / 4; i++) {
-        next_x[i] = my_x[(k0 + DEPTH) / 4 + i];
-      }
-      Packed<8>::load(next_w, w, my_row, k0 + DEPTH, p.k, p.encoding[segment]);
+      const uint k = k0 + DEPTH;
+      next_x = my_x[k / 4];
+      next_norm = kNormedInput ? float4(1.0f) : my_norm[k / 4];
+      next_codes[0] = my_codes[k / 16];
+      next_codes[1] = my_codes[k / 16 + 1];
+      next_factors = uint(my_scales[k / kGroup]) | (uint(my_biases[k / kGroup]) << 16);
     }
+    if (live) {
 #pragma unroll
-    for (int k = 0; k < DEPTH; k++) {
-      const float4 a[2] = {xs[k][row / 4], xs[k][row / 4 + 1]};
-      const float4 b[2] = {ws[k][column / 4], ws[k][column / 4 + 1]};
+      for (int kk = 0; kk < int(DEPTH); kk += 16) {
+        mt::tile<bfloat> b0;
+        mt::tile<bfloat> b1;
+        mt::load_nk(b0, &ws[sg * 32][kk], PITCH);
+        mt::load_nk(b1, &ws[sg * 32 + 16][kk], PITCH);
 #pragma unroll
-      for (int i = 0; i < 8; i++) {
+        for (int h = PARTS - 1; h >= 0; h--) {
 #pragma unroll
-        for (int j = 0; j < 8; j++) {
-          acc[i][j] = fma(a[i / 4][i % 4], b[j / 4][j % 4], acc[i][j]);
+          for (int i = 0; i < 2; i++) {
+            mt::tile<bfloat> a;
+            mt::load(a, &xs[h][i * 16][kk], PITCH);
+            mt::multiply(part[i][0], part[i][1], a, b0, b1);
+          }
+        }
+      }
+      if (group_ends) {
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+#pragma unroll
+          for (int e = 0; e < 8; e++) {
+            const float2 factor = bfloat_pair(factors[sg * 32 + j * 16 + mt::column(e)]);
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+              const float sum = group_sums[i * 16 + mt::row(e)];
+              const float offset = fma(128.0f, factor.x, factor.y);
+              acc[i][j].set(e, fma(factor.x, part[i][j].get(e), fma(offset, sum, acc[i][j].get(e))));
+              part[i][j].set(e, 0.0f);
+            }
+          }
         }
       }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
   }
-  inverses[tid] = kNormedInput ? 1.0f : rsqrt(square / float(p.k) + p.eps);
+  square += simd_shuffle_xor(square, ushort(1));
+  square += simd_shuffle_xor(square, ushort(2));
+  square += simd_shuffle_xor(square, ushort(4));
+  if (tid % 8 == 0) {
+    inverses[x_row] = kNormedInput ? 1.0f : rsqrt(square / float(p.k) + p.eps);
+  }
   threadgroup_barrier(mem_flags::mem_threadgroup);
   device float* y = segment == 0 ? y0 : segment == 1 ? y1 : segment == 2 ? y2 : y3;
 #pragma unroll
-  for (int i = 0; i < 8; i++) {
-    const uint r = m0 + row + i;
-    if (r < p.m) {
-      const float inverse = inverses[row + i];
+  for (int i = 0; i < 2; i++) {
 #pragma unroll
-      for (int j = 0; j < 8; j++) {
-        const uint c = n0 + column + j;
-        if (c < rows) {
-          y[ulong(r) * p.y_stride[segment] + c] = acc[i][j] * inverse;
+    for (int j = 0; j < 2; j++) {
+#pragma unroll
+      for (int e = 0; e < 8; e++) {
+        const uint r = i * 16 + mt::row(e);
+        const uint c = n0 + sg * 32 + j * 16 + mt::column(e);
+        if (m0 + r < p.m && c < rows) {
+          y[ulong(m0 + r) * p.y_stride[segment] + c] = acc[i][j].get(e) * inverses[r];
         }
       }
     }

@@ -366,8 +366,9 @@ mod tests {
             let small = policy::Family::Nvidia {
                 processors: 40,
                 threadgroup_bytes: 100 * 1024,
+                warpgroups: false,
             };
-            for family in [policy::Family::Apple, policy::Family::H200, small] {
+            for family in [policy::Family::Apple, policy::Family::H200, policy::Family::B200, small] {
                 for switches in &all_switches {
                     let mut add = |pass: &Pass| launched.extend(pass.dispatches().iter().map(|d| d.kernel.clone()));
                     samplers

@@ -20,6 +20,8 @@ pub enum Family {
         processors: u32,
         /// Threadgroup memory that one threadgroup may have.
         threadgroup_bytes: u32,
+        /// Four simdgroups can multiply together, beside their other arithmetic (compute capability 9.0 alone).
+        warpgroups: bool,
     },
 }
 
@@ -28,6 +30,15 @@ impl Family {
     pub const H200: Family = Family::Nvidia {
         processors: 132,
         threadgroup_bytes: 232_448,
+        warpgroups: true,
+    };
+
+    /// A B200: the memory of an H200, but not its products of warpgroups.
+    #[cfg(test)]
+    pub const B200: Family = Family::Nvidia {
+        processors: 148,
+        threadgroup_bytes: 232_448,
+        warpgroups: false,
     };
 
     /// Whether it is one of NVIDIA's.
@@ -41,6 +52,11 @@ impl Family {
             Family::Apple => 0,
             Family::Nvidia { processors, .. } => processors as usize * each,
         }
+    }
+
+    /// Whether kernels may multiply by warpgroups.
+    fn warpgroups(self) -> bool {
+        matches!(self, Family::Nvidia { warpgroups: true, .. })
     }
 
     /// Threadgroup memory that a launch can give to a kernel.
@@ -122,13 +138,13 @@ pub fn gemv_norm_kernel(family: Family, form: Form, (rows, k): (usize, usize), m
         Form::Q8 if family.is_nvidia() && decoding => {
             Gemv::new("gemv_norm_deep_q8_r1_d4".into(), 1, GEMV_SIMDGROUPS, 1)
         }
-        // H200, 2026-11-29, 4,096 x 257 x 2,048: 354 us against 805 by gemv_norm_q8_r4_m4
+        // H200, 2026-11-30, 4,096 x 257 x 2,048: 153 us against 805 by gemv_norm_q8_r4_m4
         Form::Q8 if family.is_nvidia() => Gemv {
             kernel: "router_q8".into(),
-            rows: 64,
+            rows: 256,
             blocks: 1,
-            tokens: 128,
-            threads: 128,
+            tokens: 32,
+            threads: 256,
             adds: false,
             most: None,
         },
@@ -361,6 +377,15 @@ pub struct AttentionPrefill {
 /// The kernel of the chunk's causal attention; `None` where the head size has none and single-row kernels are used.
 pub fn attention_prefill(family: Family, config: &ModelConfig) -> Option<AttentionPrefill> {
     let head_dim = config.attention.head_dim;
+    // H200, 2026-11-30, 4,096 rows at 126,976: 556 TFLOP/s against 278 by attention_prefill_256_w8; at 0: 333 and 206
+    if head_dim == 256 && family.warpgroups() {
+        return Some(AttentionPrefill {
+            kernel: "attention_warpgroup_256".into(),
+            rows: 128,
+            threads: 256,
+            threadgroup_bytes: (128 + 4 * 64) * 256 * 2,
+        });
+    }
     // H200, 2026-11-29, 4,096 rows at 126,976: 277 TFLOP/s by w8, 263 by w4, 39 by s2; at 0: 203, 192 and 37
     for (simdgroups, keys) in [(8, 64), (4, 32)] {
         let rows = 16 * simdgroups;

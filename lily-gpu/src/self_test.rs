@@ -500,14 +500,25 @@ mod tests {
         let kernels = &library.manifest().kernels;
         let names = kernels.iter().map(|kernel| kernel.name.as_str());
         let mut expected: Vec<&str> = names
-            .filter(|name| name.starts_with("gemm") || name.starts_with("attention_prefill"))
+            .filter(|name| {
+                ["gemm", "attention_prefill", "attention_warpgroup"]
+                    .iter()
+                    .any(|start| name.starts_with(start))
+            })
             .collect();
         // less threadgroup memory than an H200 has, as on cards for desktops
         let small = Family::Nvidia {
             processors: 128,
             threadgroup_bytes: 101_376,
+            warpgroups: false,
         };
-        let cases = [cases(Family::Apple), cases(Family::H200), cases(small)].concat();
+        let cases = [
+            cases(Family::Apple),
+            cases(Family::H200),
+            cases(Family::B200),
+            cases(small),
+        ]
+        .concat();
         let mut found: Vec<&str> = cases.iter().map(|(name, _)| name.as_str()).collect();
         expected.sort_unstable();
         found.sort_unstable();

@@ -3,7 +3,7 @@
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
-use shader_tool::{Library, Ptx, PtxArch, ShaderError};
+use shader_tool::{Library, Ptx, ShaderError};
 use std::collections::HashSet;
 use std::io::{Read, Write};
 use std::path::Path;
@@ -17,7 +17,7 @@ pub fn embed(library: &Library, out: &Path) -> Result<(), ShaderError> {
     std::fs::create_dir_all(out).map_err(io(out))?;
     let mut wanted = HashSet::new();
     for unit in library.units() {
-        for arch in PtxArch::ALL {
+        for &arch in library.ptx_archs(unit)? {
             let stem = unit.trim_end_matches(".metal").replace('/', "-");
             let path = out.join(format!("{stem}.{}.ptx.gz", arch.name()));
             if key_of(&path).as_deref() != Some(library.ptx_key(unit, arch)?.as_str()) {

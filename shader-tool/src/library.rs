@@ -181,23 +181,26 @@ pub enum PtxArch {
     Sm80,
     /// Compute capability 9.0: H100, H200 and newer.
     Sm90,
+    /// Compute capability 9.0 alone, with what only it has: products of warpgroups.
+    Sm90a,
 }
 
 impl PtxArch {
     /// Oldest first.
-    pub const ALL: [PtxArch; 2] = [PtxArch::Sm80, PtxArch::Sm90];
+    pub const ALL: [PtxArch; 3] = [PtxArch::Sm80, PtxArch::Sm90, PtxArch::Sm90a];
 
     /// As NVIDIA writes it.
     pub fn name(self) -> &'static str {
         match self {
             PtxArch::Sm80 => "sm_80",
             PtxArch::Sm90 => "sm_90",
+            PtxArch::Sm90a => "sm_90a",
         }
     }
 
     /// Its kernels may be started before those that they depend on are done, and wait themselves.
     pub fn starts_early(self) -> bool {
-        self == PtxArch::Sm90
+        self != PtxArch::Sm80
     }
 }
 
@@ -279,6 +282,19 @@ impl Library {
     /// The names of the `.metal` sources, each compiled on its own.
     pub fn units(&self) -> impl Iterator<Item = &str> {
         self.modules.iter().map(|module| module.unit.flat.unit_name())
+    }
+
+    /// The generations that one source can be PTX for: what multiplies by warpgroups is for one alone.
+    ///
+    /// # Errors
+    /// [`ShaderError::UnknownKernel`] if there is no such source.
+    pub fn ptx_archs(&self, file: &str) -> Result<&'static [PtxArch], ShaderError> {
+        let by_warpgroups = self.module(file)?.cpp(Target::Nvptx).contains("::msl::warpgroup_begin");
+        Ok(if by_warpgroups {
+            &[PtxArch::Sm90a]
+        } else {
+            &[PtxArch::Sm80, PtxArch::Sm90]
+        })
     }
 
     /// Compiles one source for the emulator now, rather than at the first pipeline that needs it.
@@ -444,6 +460,7 @@ impl Library {
         let (cpu, isa, sm) = match arch {
             PtxArch::Sm80 => ("-march=sm_80", "+ptx78", 80),
             PtxArch::Sm90 => ("-march=sm_90", "+ptx83", 90),
+            PtxArch::Sm90a => ("-march=sm_90a", "+ptx83", 90),
         };
         let mut arguments = common_arguments(&self.options.defines);
         arguments.extend(strings(&[

@@ -46,6 +46,7 @@ enum Command {
 enum Arch {
     Sm80,
     Sm90,
+    Sm90a,
 }
 
 fn main() -> ExitCode {
@@ -91,8 +92,12 @@ fn run(command: Command) -> Result<(), ShaderError> {
             let arch = match arch {
                 Arch::Sm80 => PtxArch::Sm80,
                 Arch::Sm90 => PtxArch::Sm90,
+                Arch::Sm90a => PtxArch::Sm90a,
             };
             for unit in library.units() {
+                if !library.ptx_archs(unit)?.contains(&arch) {
+                    continue;
+                }
                 let path = out.join(unit.replace('/', "-")).with_extension("ptx");
                 let text = Ptx::compile(&library, unit, arch)?.with_constants(&Constants::new());
                 std::fs::write(&path, text).map_err(|source| ShaderError::Io { path, source })?;
@@ -137,7 +142,7 @@ fn check(kernels: &Path) -> Result<(), ShaderError> {
     }
     let library = library(kernels, Options::default())?;
     for unit in library.units() {
-        for arch in PtxArch::ALL {
+        for &arch in library.ptx_archs(unit)? {
             let ptx = Ptx::compile(&library, unit, arch);
             show(&format!("{unit} (PTX, {})", arch.name()), ptx.map(drop))?;
         }

@@ -132,6 +132,7 @@ impl Gpu {
             processors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?.unsigned_abs(),
             threadgroup_bytes: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?
                 .unsigned_abs(),
+            warpgroups: capability == (9, 0),
         };
         let mut memory = 0;
         // SAFETY: writes a number.

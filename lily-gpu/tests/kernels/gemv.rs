@@ -323,7 +323,7 @@ fn router(rows: &[usize], k: usize, m: usize, checked: bool) -> Vec<Vec<f32>> {
     };
     let mut end = 0;
     for (i, p) in placed.iter().enumerate() {
-        end += p.rows.div_ceil(64);
+        end += p.rows.div_ceil(256);
         params.rows[i] = p.rows as u32;
         params.block_end[i] = end as u32;
         params.y_stride[i] = p.rows as u32;
@@ -345,8 +345,8 @@ fn router(rows: &[usize], k: usize, m: usize, checked: bool) -> Vec<Vec<f32>> {
         dispatch
             .unused()
             .params(&params)
-            .grid(end, m.div_ceil(128), 1)
-            .threads(128),
+            .grid(end, m.div_ceil(32), 1)
+            .threads(256),
     );
     let found: Vec<Vec<f32>> = outputs.iter().map(|&y| gpu.read_f32(y)).collect();
     for (matrix, found) in matrices.iter().zip(&found) {
@@ -373,10 +373,10 @@ fn router(rows: &[usize], k: usize, m: usize, checked: bool) -> Vec<Vec<f32>> {
 #[test]
 fn router_of_a_chunk() {
     for (rows, k, m) in [
-        ([65, 1], 192, 129),
-        ([64, 3], 64, 127),
+        ([257, 1], 192, 33),
+        ([256, 3], 64, 31),
         ([7, 1], 2048, 2),
-        ([1, 66], 128, 128),
+        ([1, 66], 128, 32),
     ] {
         router(&rows, k, m, false);
     }

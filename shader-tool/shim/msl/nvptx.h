@@ -201,6 +201,58 @@ MSL_LDMATRIX(load_matrices_right, "", 4, 2)
 MSL_LDMATRIX(load_matrices_right_transposed, ".trans", 4, 2)
 #undef MSL_LDMATRIX
 
+// ---- products of a warpgroup -------------------------------------------------------------
+// Four warps multiply 64 rows at once, and go on before the product is there (sm_90a). Right operands, and left ones of scores, come from shared memory
+// in panels of 64 columns: rows of 128 bytes whose 16-byte parts are exchanged by row (`panel_place` in kernels/include/warpgroup.h), which is what bits
+// 62 and 63 of a descriptor say. The accumulators of 16 columns lie as those of m16n8k16 do.
+#define MSL_WGMMA_D32 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define MSL_WGMMA_D128 \
+  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31," \
+  "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63," \
+  "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95," \
+  "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+#define MSL_F8(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+#define MSL_F32(d, i) MSL_F8(d, i), MSL_F8(d, i + 8), MSL_F8(d, i + 16), MSL_F8(d, i + 24)
+
+// `leading` bytes from one panel to the next where columns are the outer side, `stride` from eight rows to the next eight.
+MSL_ALWAYS_INLINE ulong panel_descriptor(const threadgroup void* p, uint leading, uint stride) {
+  return (ulong)(((uint)(ulong)p & 0x3ffffu) >> 4) | (ulong)(leading >> 4) << 16 | (ulong)(stride >> 4) << 32 | 1ul << 62;
+}
+MSL_ALWAYS_INLINE void warpgroup_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+MSL_ALWAYS_INLINE void warpgroup_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int LATER>
+MSL_ALWAYS_INLINE void warpgroup_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(LATER) : "memory");
+}
+// Nothing that uses the register moves across.
+MSL_ALWAYS_INLINE void pin(float* d, int n) {
+#pragma unroll
+  for (int i = 0; i < n; i++) {
+    asm volatile("" : "+f"(d[i]) : : "memory");
+  }
+}
+MSL_ALWAYS_INLINE void pin(__bf16* elements, int n) {
+#pragma unroll
+  for (int i = 0; i < n; i += 2) {
+    uint word = pair(elements + i);
+    asm volatile("" : "+r"(word) : : "memory");
+    unpair(elements + i, word);
+  }
+}
+// d (+)= a * b^T with both in shared memory, k along the rows of both, 64 columns.
+MSL_ALWAYS_INLINE void warpgroup_multiply_nk_64(float* d, ulong a, ulong b, int add) {
+  asm volatile("{.reg .pred p; setp.ne.b32 p, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" MSL_WGMMA_D32 "}, %32, %33, p, 1, 1, 0, 0;}"
+               : MSL_F32(d, 0) : "l"(a), "l"(b), "r"(add));
+}
+// d += a * b with b [k][n] in shared memory, 256 columns.
+MSL_ALWAYS_INLINE void warpgroup_multiply_kn_256(float* d, const __bf16* a, ulong b) {
+  asm volatile("{.reg .pred p; setp.ne.b32 p, 1, 0; wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" MSL_WGMMA_D128 "}, {%128,%129,%130,%131}, %132, p, 1, 1, 1;}"
+               : MSL_F32(d, 0), MSL_F32(d, 32), MSL_F32(d, 64), MSL_F32(d, 96)
+               : "r"(pair(a)), "r"(pair(a + 2)), "r"(pair(a + 4)), "r"(pair(a + 6)), "l"(b));
+}
+// What this thread's copies have put into shared memory is seen by products of warpgroups after the next barrier.
+MSL_ALWAYS_INLINE void warpgroup_sees_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
 // simdgroup_matrix by shuffles: correct for every type, slow; kernels use the tile vocabulary.
 template <class A, class B>
 MSL_ALWAYS_INLINE float2 multiply_8x8(A a, B b, float2 c, int row, int column) {
