@@ -11,6 +11,7 @@ use crate::KernelSet;
 use crate::aligned::Aligned;
 use crate::dequantize::DequantizeRows;
 use crate::quantize::{Layout, QuantizedRow, QuantizedRows, padded_cols, padded_groups, supports_group};
+use crate::simd::rows::{One, Rows};
 use crate::simd::{Kernel, LANES, Lanes};
 
 /// Weight rows of a panel.
@@ -122,9 +123,9 @@ impl<'a> PanelRows<'a> {
 pub(crate) struct Panel {
     /// f32 values `[PANEL_ROWS, cols]`.
     values: Aligned<f32>,
-    /// Codes `[PANEL_ROWS, padded_cols]` in the order of [`Layout::Interleaved`].
+    /// Codes `[PANEL_ROWS / ROWS, padded_cols / 16, ROWS, 16]` in the order of [`Layout::Interleaved`], where a vector has [`Rows::ROWS`] rows.
     codes: Aligned<i16>,
-    /// `[PANEL_ROWS, padded_groups]`; 0 beyond the last group.
+    /// `[PANEL_ROWS / ROWS, padded_groups / 8, ROWS, 8]`; 0 beyond the last group.
     scales: Vec<f32>,
     /// As `scales`.
     biases: Vec<f32>,
@@ -332,16 +333,19 @@ impl Kernel for InterleaveRows<'_> {
             padded_groups(matrix.cols, self.group_size),
         );
         let scale_type = scale_type(matrix);
+        let side_by_side = V::Rows::ROWS;
+        // Numbers from one step of a row to the next, from block to block, and the same of scales.
+        let stride = 2 * LANES * side_by_side;
+        let (block_codes, block_scales) = (side_by_side * LANES * self.group_size, side_by_side * LANES);
         for row in 0..rows {
             let (scales, biases) = (
                 matrix.row_scales(index, first_row + row),
                 matrix.row_biases(index, first_row + row),
             );
             let codes = matrix.row_codes(index, first_row + row);
-            let to = &mut self.panel.codes[row * padded..(row + 1) * padded];
-            let blocks = to
-                .chunks_exact_mut(LANES * self.group_size)
-                .zip(codes.chunks(LANES * group_bytes));
+            let (bundle, place) = (row / side_by_side, row % side_by_side);
+            let to = &mut self.panel.codes[bundle * side_by_side * padded..(bundle + 1) * side_by_side * padded];
+            let blocks = to.chunks_exact_mut(block_codes).zip(codes.chunks(LANES * group_bytes));
             for (block, (to, codes)) in blocks.enumerate() {
                 let mut filled = [0u8; LANES * 64];
                 let codes = if codes.len() == LANES * group_bytes {
@@ -350,14 +354,15 @@ impl Kernel for InterleaveRows<'_> {
                     filled[..codes.len()].copy_from_slice(codes);
                     &filled[..LANES * group_bytes]
                 };
-                let at = row * groups + block * LANES;
+                let at = (bundle * groups / LANES + block) * block_scales + place * LANES;
                 let (to_scales, to_biases) = (
                     &mut self.panel.scales[at..at + LANES],
                     &mut self.panel.biases[at..at + LANES],
                 );
-                // SAFETY: `codes` has eight groups, `to` twice as many numbers as that has bytes, the scales eight numbers.
+                // SAFETY: `codes` has eight groups, `to` twice as many numbers as that has bytes for each row, the scales eight numbers.
                 unsafe {
-                    V::interleave_groups(codes.as_ptr(), group_bytes, to.as_mut_ptr());
+                    let to = to.as_mut_ptr().add(place * 2 * LANES);
+                    V::interleave_groups(codes.as_ptr(), group_bytes, to, stride);
                     eight_scales::<V>(scale_type, scales, block * LANES).store(to_scales.as_mut_ptr());
                     eight_scales::<V>(scale_type, biases, block * LANES).store(to_biases.as_mut_ptr());
                 }
@@ -380,15 +385,16 @@ struct InterleavedTile<'a> {
 impl Kernel for InterleavedTile<'_> {
     type Output = ();
 
-    // Four weight rows stay in the nearest cache while all tokens pass by.
+    // Four vectors' weight rows stay in the nearest cache while all tokens pass by. Rows beyond the panel's last are those of an
+    // earlier panel: their outputs are not looked at.
     #[inline(always)]
     fn run<V: Lanes>(self) {
+        const BUNDLES: usize = 4;
         let (cols, group_size) = (self.quantized.cols, self.quantized.group_size);
         let (padded, groups) = (padded_cols(cols, group_size), padded_groups(cols, group_size));
         let token_row = |token: usize| self.quantized.row(self.inputs.index(self.first_token + token));
-        let mut row = 0;
-        while row < self.rows {
-            let rows = if self.rows - row >= 4 { 4 } else { 1 };
+        let rows = BUNDLES * V::Rows::ROWS;
+        for row in (0..self.rows).step_by(rows) {
             let weights = InterleavedWeights {
                 codes: &self.panel.codes[row * padded..(row + rows) * padded],
                 scales: &self.panel.scales[row * groups..(row + rows) * groups],
@@ -398,24 +404,20 @@ impl Kernel for InterleavedTile<'_> {
             let mut token = 0;
             while token < self.tokens {
                 let out = &mut self.tile[token * PANEL_ROWS + row..];
-                if self.tokens - token >= 2 {
-                    let x = [token_row(token), token_row(token + 1)];
-                    if rows == 4 {
-                        weights.multiply::<V, 4, 2>(x, out);
-                    } else {
-                        weights.multiply::<V, 1, 2>(x, out);
-                    }
+                let left = self.tokens - token;
+                // Sixteen sums of 512 bits, or eight of 256, and what they are made of fit the registers.
+                if left >= 4 && V::Rows::ROWS == 2 {
+                    let x = std::array::from_fn(|t| token_row(token + t));
+                    weights.multiply::<V, BUNDLES, 4>(x, out);
+                    token += 4;
+                } else if left >= 2 {
+                    weights.multiply::<V, BUNDLES, 2>([token_row(token), token_row(token + 1)], out);
                     token += 2;
                 } else {
-                    if rows == 4 {
-                        weights.multiply::<V, 4, 1>([token_row(token)], out);
-                    } else {
-                        weights.multiply::<V, 1, 1>([token_row(token)], out);
-                    }
+                    weights.multiply::<V, BUNDLES, 1>([token_row(token)], out);
                     token += 1;
                 }
             }
-            row += rows;
         }
     }
 }
@@ -430,28 +432,31 @@ struct InterleavedWeights<'a> {
 }
 
 impl InterleavedWeights<'_> {
+    /// `R` vectors of weight rows by `T` tokens.
     #[inline(always)]
     fn multiply<V: Lanes, const R: usize, const T: usize>(&self, x: [QuantizedRow<'_>; T], out: &mut [f32]) {
         const STEP: usize = 2 * LANES;
-        let (padded, groups) = (self.codes.len() / R, self.scales.len() / R);
-        assert!(self.biases.len() == R * groups && groups.is_multiple_of(LANES));
+        let side_by_side = V::Rows::ROWS;
+        let (bundle_codes, bundle_scales) = (self.codes.len() / R, self.scales.len() / R);
+        let (padded, groups) = (bundle_codes / side_by_side, bundle_scales / side_by_side);
+        assert!(self.biases.len() == self.scales.len() && groups.is_multiple_of(LANES));
         assert!(padded == groups / LANES * self.steps * STEP);
         assert!(
             x.iter()
                 .all(|x| x.codes.len() == padded && x.scales.len() == groups && x.sums.len() == groups)
         );
-        let mut lanes = [[V::zero(); T]; R];
+        let mut lanes = [[V::Rows::zero(); T]; R];
         for block in 0..groups / LANES {
-            let mut sums = [[V::zero_sums(); T]; R];
+            let mut sums = [[V::Rows::zero_sums(); T]; R];
             let first = block * self.steps * STEP;
             for at in (first..first + self.steps * STEP).step_by(STEP) {
                 // SAFETY: `at + STEP` is at most `padded`, the length of every row.
                 unsafe {
-                    let x: [V::Codes; T] = std::array::from_fn(|t| V::load_codes(x[t].codes.as_ptr().add(at)));
+                    let x: [_; T] = std::array::from_fn(|t| V::Rows::repeat_codes(x[t].codes.as_ptr().add(at)));
                     for (r, sums) in sums.iter_mut().enumerate() {
-                        let w = V::load_codes(self.codes.as_ptr().add(r * padded + at));
+                        let w = V::Rows::load_codes(self.codes.as_ptr().add(r * bundle_codes + at * side_by_side));
                         for t in 0..T {
-                            sums[t] = V::dot_add(sums[t], w, x[t]);
+                            sums[t] = V::Rows::dot_add(sums[t], w, x[t]);
                         }
                     }
                 }
@@ -460,30 +465,37 @@ impl InterleavedWeights<'_> {
                 let at = block * LANES;
                 // SAFETY: `at + LANES` is at most `groups`, the length of every row.
                 unsafe {
-                    let weights = Groups {
-                        scale: V::load(self.scales.as_ptr().add(r * groups + at)),
-                        sum: V::load(self.biases.as_ptr().add(r * groups + at)),
+                    let weights: Groups<V::Rows> = Groups {
+                        scale: V::Rows::load(self.scales.as_ptr().add(r * bundle_scales + at * side_by_side)),
+                        sum: V::Rows::load(self.biases.as_ptr().add(r * bundle_scales + at * side_by_side)),
                     };
                     for t in 0..T {
-                        lanes[r][t] = add_groups(lanes[r][t], sums[r][t], weights, Groups::of(&x[t], at));
+                        lanes[r][t] = add_groups(lanes[r][t], sums[r][t], &weights, &Groups::of(&x[t], at));
                     }
                 }
             }
         }
-        if R == 4 && T == 2 {
+        let row_lanes = |t: usize, row: usize| V::Rows::row(lanes[row / side_by_side][t], row % side_by_side);
+        if R * side_by_side == LANES {
             // The same as below, eight sums at once.
-            let by_token = std::array::from_fn(|i| lanes[i % 4][i / 4]);
+            for t in 0..T {
+                let sums = V::sums(std::array::from_fn(|row| row_lanes(t, row)));
+                let out = &mut out[t * PANEL_ROWS..t * PANEL_ROWS + LANES];
+                // SAFETY: room for eight numbers.
+                unsafe { sums.store(out.as_mut_ptr()) };
+            }
+        } else if R * side_by_side == 4 && T == 2 {
             let mut sums = [0.0; LANES];
             // SAFETY: room for eight numbers.
-            unsafe { V::sums(by_token).store(sums.as_mut_ptr()) };
+            unsafe { V::sums(std::array::from_fn(|i| row_lanes(i / 4 % T, i % 4))).store(sums.as_mut_ptr()) };
             for (t, sums) in sums.chunks_exact(4).enumerate() {
                 out[t * PANEL_ROWS..t * PANEL_ROWS + 4].copy_from_slice(sums);
             }
-            return;
-        }
-        for (r, lanes) in lanes.iter().enumerate() {
+        } else {
             for t in 0..T {
-                out[t * PANEL_ROWS + r] = lanes[t].sum();
+                for row in 0..R * side_by_side {
+                    out[t * PANEL_ROWS + row] = row_lanes(t, row).sum();
+                }
             }
         }
     }
@@ -491,21 +503,18 @@ impl InterleavedWeights<'_> {
 
 /// What eight groups add to the lanes of an output.
 #[inline(always)]
-fn add_groups<V: Lanes>(lanes: V, sums: V::Sums, weights: Groups<V>, activations: Groups<V>) -> V {
-    let products = V::from_sums(sums).mul(activations.scale);
-    weights
-        .sum
-        .mul_add(activations.sum, products.mul_add(weights.scale, lanes))
+fn add_groups<B: Rows>(lanes: B::Floats, sums: B::Sums, weights: &Groups<B>, activations: &Groups<B>) -> B::Floats {
+    let products = B::mul(B::from_sums(sums), activations.scale);
+    B::mul_add(weights.sum, activations.sum, B::mul_add(products, weights.scale, lanes))
 }
 
-/// Eight groups of a row of weights (scales and biases) or of activations (scales and sums).
-#[derive(Clone, Copy)]
-struct Groups<V> {
-    scale: V,
-    sum: V,
+/// Eight groups of rows of weights (scales and biases) or of activations (scales and sums).
+struct Groups<B: Rows> {
+    scale: B::Floats,
+    sum: B::Floats,
 }
 
-impl<V: Lanes> Groups<V> {
+impl<B: Rows> Groups<B> {
     /// The groups `first` to `first + 7` of a row of activations.
     ///
     /// # Safety
@@ -515,8 +524,8 @@ impl<V: Lanes> Groups<V> {
         // SAFETY: the caller's promise.
         unsafe {
             Groups {
-                scale: V::load(row.scales.as_ptr().add(first)),
-                sum: V::load(row.sums.as_ptr().add(first)),
+                scale: B::repeat(row.scales.as_ptr().add(first)),
+                sum: B::repeat(row.sums.as_ptr().add(first)),
             }
         }
     }
@@ -572,101 +581,119 @@ fn direct_rows<V: Lanes, const T: usize>(
     let scales = &matrix.scales[first * scale_bytes..(first + rows) * scale_bytes];
     let biases = &matrix.biases[first * scale_bytes..(first + rows) * scale_bytes];
     let scale_type = scale_type(matrix);
-    let slices = codes
-        .chunks_exact(row_bytes)
-        .zip(scales.chunks_exact(scale_bytes).zip(biases.chunks_exact(scale_bytes)));
-    for (row, (codes, (scales, biases))) in slices.enumerate() {
-        let weights = DirectRow {
-            codes,
-            scales,
-            biases,
+    let mut row = 0;
+    while row < rows {
+        let side_by_side = if rows - row >= V::Rows::ROWS { V::Rows::ROWS } else { 1 };
+        let weights = DirectRows {
+            codes: &codes[row * row_bytes..(row + side_by_side) * row_bytes],
+            scales: &scales[row * scale_bytes..(row + side_by_side) * scale_bytes],
+            biases: &biases[row * scale_bytes..(row + side_by_side) * scale_bytes],
+            row_bytes,
+            scale_bytes,
             scale_type,
             group_size,
         };
-        weights.multiply::<V, T>(&x, &mut out[row..]);
+        if side_by_side == V::Rows::ROWS {
+            weights.multiply::<V::Rows, T>(&x, &mut out[row..]);
+        } else {
+            weights.multiply::<One<V>, T>(&x, &mut out[row..]);
+        }
+        row += side_by_side;
     }
 }
 
 /// Columns of 32 bytes.
 const CHUNK: usize = 64;
 
-struct DirectRow<'a> {
+/// [`Rows::ROWS`] weight rows.
+struct DirectRows<'a> {
     codes: &'a [u8],
     scales: &'a [u8],
     biases: &'a [u8],
+    row_bytes: usize,
+    scale_bytes: usize,
     scale_type: FloatType,
     group_size: usize,
 }
 
-impl DirectRow<'_> {
+impl DirectRows<'_> {
     #[inline(always)]
-    fn multiply<V: Lanes, const T: usize>(&self, x: &[QuantizedRow<'_>; T], out: &mut [f32]) {
+    fn multiply<B: Rows, const T: usize>(&self, x: &[QuantizedRow<'_>; T], out: &mut [f32]) {
         let chunks = self.group_size / CHUNK;
-        let groups = 2 * self.codes.len() / self.group_size;
-        assert!(self.codes.len() == groups * chunks * CHUNK / 2);
+        let groups = 2 * self.row_bytes / self.group_size;
+        assert!(self.row_bytes == groups * chunks * CHUNK / 2);
+        assert!(self.codes.len() == B::ROWS * self.row_bytes);
+        assert!(self.scales.len() == B::ROWS * self.scale_bytes && self.biases.len() == self.scales.len());
         let padded = groups.next_multiple_of(LANES);
         assert!(
             x.iter().all(|x| x.codes.len() >= groups * self.group_size
                 && x.scales.len() >= padded
                 && x.sums.len() >= padded)
         );
-        let mut lanes = [V::zero(); T];
+        let mut lanes = [B::zero(); T];
         if chunks == 1 && padded == groups {
             for first in (0..groups).step_by(LANES) {
                 // SAFETY: the groups from `first` to `first + 7` exist.
-                unsafe { self.add_block::<V, T>(x, first, &mut lanes) };
+                unsafe { self.add_block::<B, T>(x, first, &mut lanes) };
             }
         } else {
             for first in (0..groups).step_by(LANES) {
                 // SAFETY: group `first` exists.
-                unsafe { self.add_some_groups::<V, T>(x, first, LANES.min(groups - first), &mut lanes) };
+                unsafe { self.add_some_groups::<B, T>(x, first, LANES.min(groups - first), &mut lanes) };
             }
         }
         for t in 0..T {
-            out[t * PANEL_ROWS] = lanes[t].sum();
+            for row in 0..B::ROWS {
+                out[t * PANEL_ROWS + row] = B::row(lanes[t], row).sum();
+            }
         }
     }
 
     /// Adds eight groups of 64 columns. Decode spends its time here: written out, so that the sums stay in registers.
     ///
     /// # Safety
-    /// The row and the rows of `x` have the groups `first` to `first + 7`.
+    /// The rows and the rows of `x` have the groups `first` to `first + 7`.
     #[inline(always)]
-    unsafe fn add_block<V: Lanes, const T: usize>(&self, x: &[QuantizedRow<'_>; T], first: usize, lanes: &mut [V; T]) {
+    unsafe fn add_block<B: Rows, const T: usize>(
+        &self,
+        x: &[QuantizedRow<'_>; T],
+        first: usize,
+        lanes: &mut [B::Floats; T],
+    ) {
         // SAFETY: the caller's promise.
         let sums = unsafe {
             [
-                self.group_sums::<V, T>(x, first),
-                self.group_sums::<V, T>(x, first + 1),
-                self.group_sums::<V, T>(x, first + 2),
-                self.group_sums::<V, T>(x, first + 3),
-                self.group_sums::<V, T>(x, first + 4),
-                self.group_sums::<V, T>(x, first + 5),
-                self.group_sums::<V, T>(x, first + 6),
-                self.group_sums::<V, T>(x, first + 7),
+                self.group_sums::<B, T>(x, first),
+                self.group_sums::<B, T>(x, first + 1),
+                self.group_sums::<B, T>(x, first + 2),
+                self.group_sums::<B, T>(x, first + 3),
+                self.group_sums::<B, T>(x, first + 4),
+                self.group_sums::<B, T>(x, first + 5),
+                self.group_sums::<B, T>(x, first + 6),
+                self.group_sums::<B, T>(x, first + 7),
             ]
         };
         let [a, b, c, d, e, f, g, h] = sums;
-        let weights = self.groups::<V>(first);
+        let weights = self.groups::<B>(first);
         for t in 0..T {
-            let totals = V::totals([a[t], b[t], c[t], d[t], e[t], f[t], g[t], h[t]]);
+            let totals = B::totals([a[t], b[t], c[t], d[t], e[t], f[t], g[t], h[t]]);
             // SAFETY: the caller's promise.
-            lanes[t] = add_groups(lanes[t], totals, weights, unsafe { Groups::of(&x[t], first) });
+            lanes[t] = add_groups(lanes[t], totals, &weights, &unsafe { Groups::of(&x[t], first) });
         }
     }
 
     /// The sums of a group of 64 columns.
     ///
     /// # Safety
-    /// The row and the rows of `x` have the group.
+    /// The rows and the rows of `x` have the group.
     #[inline(always)]
-    unsafe fn group_sums<V: Lanes, const T: usize>(&self, x: &[QuantizedRow<'_>; T], group: usize) -> [V::Sums; T] {
+    unsafe fn group_sums<B: Rows, const T: usize>(&self, x: &[QuantizedRow<'_>; T], group: usize) -> [B::Sums; T] {
         // SAFETY: the caller's promise.
-        let weights = unsafe { V::load_nibbles(self.codes.as_ptr().add(group * CHUNK / 2)) };
-        let mut sums = [V::zero_sums(); T];
+        let weights = unsafe { B::load_nibbles(self.codes.as_ptr().add(group * CHUNK / 2), self.row_bytes) };
+        let mut sums = [B::zero_sums(); T];
         for t in 0..T {
             // SAFETY: the caller's promise.
-            sums[t] = V::settle(unsafe { dot_chunk::<V>(sums[t], &weights, &x[t], group) });
+            sums[t] = B::settle(unsafe { dot_chunk::<B>(sums[t], &weights, &x[t], group) });
         }
         sums
     }
@@ -674,40 +701,44 @@ impl DirectRow<'_> {
     /// Adds `count` groups of any size, up to eight.
     ///
     /// # Safety
-    /// The row and the rows of `x` have the groups `first` to `first + count - 1`.
+    /// The rows and the rows of `x` have the groups `first` to `first + count - 1`.
     #[inline(always)]
-    unsafe fn add_some_groups<V: Lanes, const T: usize>(
+    unsafe fn add_some_groups<B: Rows, const T: usize>(
         &self,
         x: &[QuantizedRow<'_>; T],
         first: usize,
         count: usize,
-        lanes: &mut [V; T],
+        lanes: &mut [B::Floats; T],
     ) {
         let chunks = self.group_size / CHUNK;
-        let mut sums = [[V::zero_sums(); T]; LANES];
+        let mut sums = [[B::zero_sums(); T]; LANES];
         for (lane, sums) in sums.iter_mut().enumerate().take(count) {
             for chunk in (first + lane) * chunks..(first + lane + 1) * chunks {
                 // SAFETY: the caller's promise.
-                let weights = unsafe { V::load_nibbles(self.codes.as_ptr().add(chunk * CHUNK / 2)) };
+                let weights = unsafe { B::load_nibbles(self.codes.as_ptr().add(chunk * CHUNK / 2), self.row_bytes) };
                 for (sums, x) in sums.iter_mut().zip(x) {
                     // SAFETY: the caller's promise.
-                    *sums = unsafe { dot_chunk::<V>(*sums, &weights, x, chunk) };
+                    *sums = unsafe { dot_chunk::<B>(*sums, &weights, x, chunk) };
                 }
             }
         }
-        let weights = self.groups::<V>(first);
+        let weights = self.groups::<B>(first);
         for t in 0..T {
-            let totals = V::totals(sums.map(|sums| sums[t]));
+            let totals = B::totals(sums.map(|sums| sums[t]));
             // SAFETY: rows of activations have whole blocks of groups.
-            lanes[t] = add_groups(lanes[t], totals, weights, unsafe { Groups::of(&x[t], first) });
+            lanes[t] = add_groups(lanes[t], totals, &weights, &unsafe { Groups::of(&x[t], first) });
         }
     }
 
     #[inline(always)]
-    fn groups<V: Lanes>(&self, first: usize) -> Groups<V> {
+    fn groups<B: Rows>(&self, first: usize) -> Groups<B> {
+        let of_row = |all: &[u8], row: usize| {
+            let scales = &all[row * self.scale_bytes..(row + 1) * self.scale_bytes];
+            eight_scales::<B::Lanes>(self.scale_type, scales, first)
+        };
         Groups {
-            scale: eight_scales::<V>(self.scale_type, self.scales, first),
-            sum: eight_scales::<V>(self.scale_type, self.biases, first),
+            scale: B::from_rows(|row| of_row(self.scales, row)),
+            sum: B::from_rows(|row| of_row(self.biases, row)),
         }
     }
 }
@@ -717,16 +748,16 @@ impl DirectRow<'_> {
 /// # Safety
 /// `x` has the chunk.
 #[inline(always)]
-unsafe fn dot_chunk<V: Lanes>(
-    mut sums: V::Sums,
-    weights: &[V::Codes; 4],
+unsafe fn dot_chunk<B: Rows>(
+    mut sums: B::Sums,
+    weights: &[B::Codes; 4],
     x: &QuantizedRow<'_>,
     chunk: usize,
-) -> V::Sums {
+) -> B::Sums {
     for (vector, w) in weights.iter().enumerate() {
         // SAFETY: the caller's promise.
-        let x = unsafe { V::load_codes(x.codes.as_ptr().add(chunk * CHUNK + 2 * LANES * vector)) };
-        sums = V::dot_add(sums, *w, x);
+        let x = unsafe { B::repeat_codes(x.codes.as_ptr().add(chunk * CHUNK + 2 * LANES * vector)) };
+        sums = B::dot_add(sums, *w, x);
     }
     sums
 }

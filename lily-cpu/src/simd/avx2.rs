@@ -3,14 +3,24 @@
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
+use super::avx512::Wide;
+use super::rows::{One, Rows};
 use super::{LANES, Lanes};
 
 /// Eight lanes; `D` multiplies 16-bit integers. The sums are exact, so all three ways give the same bits.
 #[derive(Clone, Copy)]
-pub(crate) struct F32x8<D>(__m256, PhantomData<D>);
+pub(crate) struct F32x8<D>(pub(super) __m256, PhantomData<D>);
+
+impl<D> F32x8<D> {
+    #[inline(always)]
+    pub(super) fn new(value: __m256) -> Self {
+        F32x8(value, PhantomData)
+    }
+}
 
 /// `sums + a * b` as in [`Lanes::dot_add`].
 pub(crate) trait DotAdd: Copy {
+    type Rows: Rows<Lanes = F32x8<Self>>;
     /// # Safety
     /// The processor has the instruction.
     unsafe fn dot_add(sums: __m256i, a: __m256i, b: __m256i) -> __m256i;
@@ -27,6 +37,8 @@ pub(crate) struct AvxVnni;
 pub(crate) struct Avx512Vnni;
 
 impl DotAdd for MultiplyThenAdd {
+    type Rows = One<F32x8<Self>>;
+
     #[inline(always)]
     unsafe fn dot_add(sums: __m256i, a: __m256i, b: __m256i) -> __m256i {
         // SAFETY: the caller's promise.
@@ -35,6 +47,8 @@ impl DotAdd for MultiplyThenAdd {
 }
 
 impl DotAdd for AvxVnni {
+    type Rows = One<F32x8<Self>>;
+
     #[inline(always)]
     unsafe fn dot_add(sums: __m256i, a: __m256i, b: __m256i) -> __m256i {
         // SAFETY: the caller's promise.
@@ -43,6 +57,8 @@ impl DotAdd for AvxVnni {
 }
 
 impl DotAdd for Avx512Vnni {
+    type Rows = Wide;
+
     #[inline(always)]
     unsafe fn dot_add(sums: __m256i, a: __m256i, b: __m256i) -> __m256i {
         // SAFETY: the caller's promise.
@@ -171,6 +187,7 @@ impl<D: DotAdd> Lanes for F32x8<D> {
         }
     }
 
+    type Rows = D::Rows;
     type Codes = __m256i;
     type Sums = __m256i;
 
@@ -225,7 +242,7 @@ impl<D: DotAdd> Lanes for F32x8<D> {
         unsafe { settle(sums) }
     }
     #[inline(always)]
-    unsafe fn interleave_groups(groups: *const u8, bytes: usize, out: *mut i16) {
+    unsafe fn interleave_groups(groups: *const u8, bytes: usize, out: *mut i16, stride: usize) {
         // SAFETY: the caller's promise: a group has 32 or 64 bytes.
         unsafe {
             let mask = _mm256_set1_epi32(0x000f_000f);
@@ -235,11 +252,17 @@ impl<D: DotAdd> Lanes for F32x8<D> {
                     *words = _mm256_loadu_si256(groups.add(group * bytes + first).cast());
                 }
                 for (word, codes) in transpose(words).iter().enumerate() {
-                    let to = out.add((first / 4 + word) * 64).cast::<__m256i>();
-                    _mm256_storeu_si256(to, _mm256_and_si256(*codes, mask));
-                    _mm256_storeu_si256(to.add(1), _mm256_and_si256(_mm256_srli_epi16::<4>(*codes), mask));
-                    _mm256_storeu_si256(to.add(2), _mm256_and_si256(_mm256_srli_epi16::<8>(*codes), mask));
-                    _mm256_storeu_si256(to.add(3), _mm256_srli_epi16::<12>(*codes));
+                    let to = out.add((first / 4 + word) * 4 * stride);
+                    _mm256_storeu_si256(to.cast(), _mm256_and_si256(*codes, mask));
+                    _mm256_storeu_si256(
+                        to.add(stride).cast(),
+                        _mm256_and_si256(_mm256_srli_epi16::<4>(*codes), mask),
+                    );
+                    _mm256_storeu_si256(
+                        to.add(2 * stride).cast(),
+                        _mm256_and_si256(_mm256_srli_epi16::<8>(*codes), mask),
+                    );
+                    _mm256_storeu_si256(to.add(3 * stride).cast(), _mm256_srli_epi16::<12>(*codes));
                 }
             }
         }

@@ -134,6 +134,7 @@ impl Lanes for F32x8 {
         unsafe { vmaxvq_f32(vmaxq_f32(self.0, self.1)) }
     }
 
+    type Rows = super::rows::One<Self>;
     type Codes = (int16x8_t, int16x8_t);
     type Sums = (int32x4_t, int32x4_t);
 

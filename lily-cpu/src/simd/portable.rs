@@ -107,6 +107,7 @@ impl Lanes for F32x8 {
         self.fold(f32::max)
     }
 
+    type Rows = super::rows::One<Self>;
     type Codes = [i16; 2 * LANES];
     type Sums = [i32; LANES];
 
