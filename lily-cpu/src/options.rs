@@ -17,7 +17,7 @@ pub enum KernelSet {
     Avx2,
     /// The same with AVX-VNNI: one instruction multiplies 16-bit integers and adds them up.
     AvxVnni,
-    /// The same with AVX-512 VNNI, of which the 256-bit form is used.
+    /// The same with AVX-512 VNNI, and two weight rows in a 512-bit vector in integer products.
     Avx512Vnni,
     /// AArch64.
     Neon,
