@@ -39,6 +39,8 @@ impl CpuModel {
         let weights = std::sync::Arc::clone(&self.weights);
         let config = std::sync::Arc::clone(&self.config);
         let (rows, hidden) = (batch.rows(), config.hidden_size);
+        self.recorder.layer(None);
+        self.recorder.skip();
         for row in 0..rows {
             self.activations.rotary.set(row, batch.position(row));
             self.set.run(DequantizeRows {
@@ -49,15 +51,20 @@ impl CpuModel {
                 out: &mut self.activations.x[row * hidden..(row + 1) * hidden],
             });
         }
+        self.recorder.end("embedding");
         for (index, layer) in weights.layers.iter().enumerate() {
+            self.recorder.layer(Some(index));
             self.norm_input(rows, &layer.input_norm);
+            self.recorder.end("norm");
             match &layer.mixer {
                 Mixer::Attention(attention) => self.run_attention(batch, index, attention),
                 Mixer::DeltaNet(delta_net) => self.run_delta_net(batch, index, delta_net),
             }
             self.norm_input(rows, &layer.post_norm);
+            self.recorder.end("mlp norm");
             self.run_mlp(rows, &layer.mlp);
         }
+        self.recorder.layer(None);
     }
 
     /// Logits of `count` rows from `first` on, handed over in order.
@@ -80,6 +87,7 @@ impl CpuModel {
                     .normed
                     .fill(&mut self.pool, self.set, Layout::for_rows(rows), normed, hidden);
             }
+            self.recorder.end("norm");
             let quantized = activations.quantized.as_ref().map(|quantized| &quantized.normed);
             let logits = &mut activations.logits[..rows * vocab_size];
             let product = Product {
@@ -92,6 +100,7 @@ impl CpuModel {
             for (row, logits) in activations.logits.chunks_exact(vocab_size).take(rows).enumerate() {
                 receive(start + row, logits);
             }
+            self.recorder.end("logits");
         }
     }
 
@@ -138,6 +147,7 @@ impl CpuModel {
                 project(&weights.in_proj_a, &mut activations.a[..rows * config.value_heads]),
             ],
         );
+        self.recorder.end("projections");
 
         let mut views = Vec::with_capacity(batch.segments());
         for segment in 0..batch.segments() {
@@ -170,6 +180,7 @@ impl CpuModel {
                 kernel: config.conv_kernel,
             });
         });
+        self.recorder.end("convolution");
 
         let (qkv, mixed) = (
             &activations.queries,
@@ -201,6 +212,7 @@ impl CpuModel {
                 scratch: unsafe { &mut threads.item(thread).scan },
             });
         });
+        self.recorder.end("recurrence");
         self.project_mixed(rows, values, &weights.out_proj);
     }
 
@@ -221,6 +233,7 @@ impl CpuModel {
             add: true,
         };
         products(&mut self.pool, self.set, SharedMut::new(&mut self.threads), &[product]);
+        self.recorder.end("output");
     }
 
     fn run_attention(&mut self, batch: &mut Batch<'_, '_>, layer: usize, weights: &Attention) {
@@ -247,6 +260,7 @@ impl CpuModel {
                 project(&weights.v_proj, &mut activations.values[..rows * kv]),
             ],
         );
+        self.recorder.end("projections");
 
         let queries = SharedMut::new(&mut activations.queries[..rows * 2 * heads]);
         let keys = SharedMut::new(&mut activations.keys[..rows * kv]);
@@ -278,10 +292,12 @@ impl CpuModel {
                 &activations.values[rows],
             );
         }
+        self.recorder.end("q and k");
         match batch {
             Batch::Prefill { .. } => self.attend_chunk(batch, layer),
             Batch::Decode(_) => self.attend_tokens(batch, layer),
         }
+        self.recorder.end("attention");
         self.project_mixed(rows, heads, &weights.o_proj);
     }
 
@@ -411,6 +427,7 @@ impl CpuModel {
                     .iter_mut()
                     .for_each(|gate| *gate = sigmoid_scalar(*gate));
                 activations.routing.route(&activations.router[..rows * moe.router.rows]);
+                self.recorder.end("router");
                 let routed = RoutedExperts {
                     mlp: &moe.experts,
                     routing: &activations.routing,
@@ -429,6 +446,7 @@ impl CpuModel {
                 pool: &mut self.pool,
                 set: self.set,
                 threads: SharedMut::new(&mut self.threads),
+                recorder: &mut self.recorder,
             },
             inputs,
             routed,

@@ -5,6 +5,7 @@ use lily_model::GatedMlp;
 use crate::KernelSet;
 use crate::panel::{Inputs, PANEL_ROWS, PanelRows, Select, TILE_TOKENS};
 use crate::pool::Pool;
+use crate::profile::Recorder;
 use crate::quantize::{Layout, QuantizedRows};
 use crate::router::{ExpertRows, Routing};
 use crate::scratch::ThreadScratch;
@@ -41,6 +42,7 @@ pub(crate) struct Workers<'a> {
     pub(crate) pool: &'a mut Pool,
     pub(crate) set: KernelSet,
     pub(crate) threads: SharedMut<'a, ThreadScratch>,
+    pub(crate) recorder: &'a mut Recorder,
 }
 
 /// `x += sum of the routed experts' outputs by their weights + gate * shared block` for each row of `inputs`.
@@ -54,7 +56,12 @@ pub(crate) fn feed_forward(
     shared: SharedBlock<'_>,
     x: &mut [f32],
 ) {
-    let Workers { pool, set, threads } = workers;
+    let Workers {
+        pool,
+        set,
+        threads,
+        recorder,
+    } = workers;
     let mut no_hidden = [];
     let (experts, routing, hidden, quantized) = match routed {
         Some(routed) => (Some(routed.mlp), Some(routed.routing), routed.hidden, routed.quantized),
@@ -96,6 +103,8 @@ pub(crate) fn feed_forward(
             }
         }
     });
+
+    recorder.end("gate and up");
 
     let layout = Layout::for_rows(inputs.rows());
     let mut quantize = |rows: Option<&mut QuantizedRows>, hidden: &[f32], cols| {
@@ -158,6 +167,7 @@ pub(crate) fn feed_forward(
             x.iter_mut().zip(sums).for_each(|(x, sum)| *x += sum);
         }
     });
+    recorder.end("down");
 }
 
 /// `hidden = silu(gate x) * (up x)` of one expert.

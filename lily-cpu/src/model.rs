@@ -8,6 +8,7 @@ use crate::batch::Batch;
 use crate::delta_net::MAX_CONV_KERNEL;
 use crate::panel::integer_group_size;
 use crate::pool::Pool;
+use crate::profile::{Recorder, Span};
 use crate::scratch::{Activations, ThreadScratch};
 use crate::simd::LANES;
 use crate::{CpuError, CpuOptions, KernelSet, KvPrecision, Sequence};
@@ -48,6 +49,7 @@ pub struct CpuModel {
     pub(crate) kv: KvPrecision,
     /// Whether activations stay in f32 throughout.
     pub(crate) exact: bool,
+    pub(crate) recorder: Recorder,
 }
 
 impl CpuModel {
@@ -79,6 +81,7 @@ impl CpuModel {
             partials: Vec::new(),
             kv: options.kv,
             exact: options.exact,
+            recorder: Recorder::default(),
             config,
             weights,
         })
@@ -104,6 +107,16 @@ impl CpuModel {
     /// Most tokens of one prefill chunk, and most sequences of one decode step.
     pub fn max_chunk(&self) -> usize {
         MAX_ROWS
+    }
+
+    /// Notes the time of every operation from now on, until [`CpuModel::stop_profile`].
+    pub fn start_profile(&mut self) {
+        self.recorder.start();
+    }
+
+    /// The operations of the steps since [`CpuModel::start_profile`], in order.
+    pub fn stop_profile(&mut self) -> Vec<Span> {
+        self.recorder.stop()
     }
 
     /// A sequence at position 0.
@@ -175,7 +188,7 @@ impl CpuModel {
 }
 
 /// Processors that this process may use.
-fn available_threads() -> usize {
+pub(crate) fn available_threads() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 

@@ -318,3 +318,45 @@ fn every_weight_format() {
         assert!(all_logits(&mut model, &golden.inputs, 7) == whole, "{name}");
     }
 }
+
+/// A profile changes no bit, and its operations take the time that the step takes.
+#[test]
+fn a_profile_accounts_for_the_step() {
+    let golden = Golden::read("mini/golden.safetensors", "token_ids", "logits.numpy_f64");
+    let mut model = model("mini/mlx-4bit", fast());
+    let mut step = |profiled: bool| {
+        let mut sequence = model.new_sequence();
+        let tokens = &golden.inputs[..20];
+        model.prefill(&mut sequence, tokens, LogitRows::None).unwrap();
+        if profiled {
+            model.start_profile();
+        }
+        let started = std::time::Instant::now();
+        let row = DecodeRow {
+            sequence: &mut sequence,
+            token: golden.inputs[20],
+        };
+        model.decode(&mut [row]).unwrap();
+        let time = started.elapsed();
+        (sequence.logits().to_vec(), model.stop_profile(), time)
+    };
+    let (expected, none, _) = step(false);
+    assert!(none.is_empty());
+    // Another program may take the processor away between the end of the last operation and the clock: the best of some.
+    let accounted = (0..10).map(|_| {
+        let (found, spans, time) = step(true);
+        assert!(found == expected);
+        let first = spans.first().unwrap();
+        assert_eq!((first.operation, first.layer), ("embedding", None));
+        let last = spans.last().unwrap();
+        assert_eq!((last.operation, last.layer), ("logits", None));
+        spans
+            .iter()
+            .map(|span| span.time)
+            .sum::<std::time::Duration>()
+            .as_secs_f64()
+            / time.as_secs_f64()
+    });
+    let best = accounted.fold(0.0, f64::max);
+    assert!((0.95..=1.0).contains(&best), "{best}");
+}

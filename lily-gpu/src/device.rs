@@ -1,5 +1,7 @@
 //! What a GPU (or the emulator) offers: buffers, recorded passes, events.
 
+use std::time::Duration;
+
 use lily_model::Bytes;
 
 use crate::error::GpuError;
@@ -158,6 +160,12 @@ pub trait Device: Send + 'static {
     /// Where the device failed.
     fn submit(&mut self, recording: RecordingId) -> Result<Event, GpuError>;
 
+    /// Runs a pass one dispatch after the other, waiting for each, and tells how long each took.
+    ///
+    /// # Errors
+    /// As [`Device::record`] and [`Device::submit`].
+    fn time(&mut self, pass: &Pass) -> Result<Vec<Duration>, GpuError>;
+
     /// Runs a pass that is not run again.
     ///
     /// # Errors
@@ -230,6 +238,10 @@ impl Device for Box<dyn Device> {
 
     fn submit(&mut self, recording: RecordingId) -> Result<Event, GpuError> {
         (**self).submit(recording)
+    }
+
+    fn time(&mut self, pass: &Pass) -> Result<Vec<Duration>, GpuError> {
+        (**self).time(pass)
     }
 
     fn run_once(&mut self, pass: &Pass) -> Result<Event, GpuError> {

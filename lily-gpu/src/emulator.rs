@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use shader_tool::{
     Argument as Bound, Binding, Buffer, Constants, Dispatch as Launch, Emulator, Finding, Library, Mode, Options,
@@ -346,5 +347,18 @@ impl Device for EmulatorDevice {
         result?;
         self.submitted += 1;
         Ok(Event(self.submitted))
+    }
+
+    /// Times of the software on the processor.
+    fn time(&mut self, pass: &Pass) -> Result<Vec<Duration>, GpuError> {
+        let mut times = Vec::with_capacity(pass.dispatches().len());
+        for dispatch in pass.dispatches() {
+            let pipeline = self.pipeline(dispatch)?;
+            let started = Instant::now();
+            self.run(dispatch, &pipeline)?;
+            self.emulator.barrier();
+            times.push(started.elapsed());
+        }
+        Ok(times)
     }
 }

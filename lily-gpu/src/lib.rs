@@ -30,6 +30,6 @@ pub mod weights;
 pub use device::Device;
 pub use error::GpuError;
 pub use memory::MemoryPlan;
-pub use model::{GpuModel, GpuOptions, LogitRows, Sequence, Snapshot};
+pub use model::{GpuModel, GpuOptions, LogitRows, Sequence, Snapshot, TimedDispatch};
 pub use saved::LoadError;
 pub use switches::Switches;

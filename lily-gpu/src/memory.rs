@@ -236,5 +236,9 @@ mod tests {
         fn submit(&mut self, _recording: crate::device::RecordingId) -> Result<crate::device::Event, GpuError> {
             Err(GpuError::Invalid("nothing runs here".into()))
         }
+
+        fn time(&mut self, _pass: &crate::pass::Pass) -> Result<Vec<std::time::Duration>, GpuError> {
+            Err(GpuError::Invalid("nothing runs here".into()))
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! A model on a device, and its public calls.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use lily_model::{LayerKind, ModelConfig, Weights};
 
@@ -117,6 +118,21 @@ pub struct GpuModel<D> {
     expanded: Option<Slice>,
     pub(crate) options: GpuOptions,
     pub(crate) bin: Bin,
+    /// What was timed, while a profile is made.
+    profile: Option<Vec<TimedDispatch>>,
+}
+
+/// A dispatch that ran alone, with its time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TimedDispatch {
+    /// What it computed: `layer 3 attention`.
+    pub label: String,
+    /// Its kernel.
+    pub kernel: String,
+    /// Its pass since the start of the profile, and the dependency stage in that pass.
+    pub stage: (usize, usize),
+    /// How long it took.
+    pub time: Duration,
 }
 
 impl<D: Device> GpuModel<D> {
@@ -175,6 +191,7 @@ impl<D: Device> GpuModel<D> {
             expanded,
             options,
             bin: Bin::default(),
+            profile: None,
             config,
         })
     }
@@ -187,6 +204,16 @@ impl<D: Device> GpuModel<D> {
     /// Bytes that the device has left.
     pub fn free_memory(&self) -> usize {
         self.device.available()
+    }
+
+    /// Runs dispatches one by one from now on and notes the time of each, until [`GpuModel::stop_profile`].
+    pub fn start_profile(&mut self) {
+        self.profile = Some(Vec::new());
+    }
+
+    /// The dispatches of the steps since [`GpuModel::start_profile`], in order.
+    pub fn stop_profile(&mut self) -> Vec<TimedDispatch> {
+        self.profile.take().unwrap_or_default()
     }
 
     /// The device.
@@ -320,8 +347,12 @@ impl<D: Device> GpuModel<D> {
         sequence
             .state
             .write_step(&mut self.device, token, sequence.position, 0)?;
-        let recording = self.decode_recording(sequence)?;
-        self.device.submit(recording)?;
+        if self.profile.is_some() {
+            self.run(&self.decode_pass(sequence))?;
+        } else {
+            let recording = self.decode_recording(sequence)?;
+            self.device.submit(recording)?;
+        }
         sequence.position += 1;
         sequence.logits = self.read_floats(self.scratch.logits.part(0, self.config.vocab_size * 4))?;
         Ok(())
@@ -445,7 +476,19 @@ impl<D: Device> GpuModel<D> {
     }
 
     fn run(&mut self, pass: &Pass) -> Result<(), GpuError> {
-        self.device.run_once(pass).map(drop)
+        let Some(profile) = &mut self.profile else {
+            return self.device.run_once(pass).map(drop);
+        };
+        let times = self.device.time(pass)?;
+        let number = profile.last().map_or(0, |last| last.stage.0 + 1);
+        let timed = pass.dispatches().iter().zip(times).enumerate();
+        profile.extend(timed.map(|(index, (dispatch, time))| TimedDispatch {
+            label: dispatch.label.clone(),
+            kernel: dispatch.kernel.clone(),
+            stage: (number, pass.stage(index)),
+            time,
+        }));
+        Ok(())
     }
 
     /// Logits of rows `[first, first + rows)` of the chunk that was prefilled last.

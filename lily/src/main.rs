@@ -14,6 +14,7 @@ mod machine;
 mod model;
 mod output;
 mod peer;
+mod profile;
 mod progress;
 mod pull;
 mod sampling;
@@ -50,6 +51,7 @@ enum Command {
     Pull(pull::PullArgs),
     Eval(eval::EvalArgs),
     Bench(bench::BenchArgs),
+    Profile(profile::ProfileArgs),
     Doctor(doctor::DoctorArgs),
 }
 
@@ -67,6 +69,7 @@ fn main() -> ExitCode {
         Command::Pull(args) => pull::run(args),
         Command::Eval(args) => eval::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Profile(args) => profile::run(args),
         Command::Doctor(args) => doctor::run(args),
     };
     match result {

@@ -52,6 +52,14 @@ fn decode_is_what_the_emulator_device_computes() {
     );
 }
 
+/// Every dispatch in a command buffer of its own, with the time that the GPU tells.
+#[test]
+fn a_profile_computes_the_same() {
+    let mac = SoftMetal::install(fast());
+    suite::profile(&mut suite::model("tiny"), "tiny");
+    mac.assert_clean();
+}
+
 /// What the program does with whatever GPU the system has.
 #[test]
 fn the_system_gpu() {

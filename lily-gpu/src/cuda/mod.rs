@@ -11,6 +11,7 @@ mod staging;
 mod trace;
 
 use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
 
 use lily_model::Bytes;
 
@@ -320,7 +321,7 @@ impl CudaDevice {
         let recording = self.recordings.get_mut(&id).ok_or_else(|| missing("recording", id.0))?;
         match (recording, &mut self.trace) {
             (Recording::Graph { graph, .. }, _) => graph.launch(&self.stream),
-            (Recording::Traced(launches), Some(trace)) => trace.run(&self.stream, launches),
+            (Recording::Traced(launches), Some(trace)) => trace.run(&self.stream, launches).map(drop),
             (Recording::Traced(_), None) => Err(GpuError::Device("a recording to be traced, and no trace".into())),
         }
     }
@@ -492,6 +493,17 @@ impl Device for CudaDevice {
         self.mark_end()
     }
 
+    /// Between two events, which add a few microseconds to each.
+    fn time(&mut self, pass: &Pass) -> Result<Vec<Duration>, GpuError> {
+        let mut launches = self.launches(pass)?;
+        let ran = Trace::default().run(&self.stream, &mut launches);
+        let times = self.note(ran)?;
+        Ok(times
+            .into_iter()
+            .map(|milliseconds| Duration::from_secs_f64(milliseconds.max(0.0) / 1e3))
+            .collect())
+    }
+
     /// Launch by launch: the GPU starts at once, and making a graph would take longer than it saves. None starts early: what waits
     /// would take room from what runs (H200, prefill of 4,096 tokens: 21,600 tokens/s without, 20,000 with; 2026-11-29).
     fn run_once(&mut self, pass: &Pass) -> Result<Event, GpuError> {
@@ -499,7 +511,7 @@ impl Device for CudaDevice {
         self.make_way()?;
         let stream = &self.stream;
         let ran = match &mut self.trace {
-            Some(trace) => trace.run(stream, &mut launches),
+            Some(trace) => trace.run(stream, &mut launches).map(drop),
             None => launches.iter_mut().try_for_each(|launch| launch.run(stream)),
         };
         self.note(ran)?;

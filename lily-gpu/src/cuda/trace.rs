@@ -23,8 +23,9 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Runs launches one after the other, and waits for each, so that a failure names its kernel.
-    pub fn run(&mut self, stream: &Stream, launches: &mut [Launch]) -> Result<(), GpuError> {
+    /// Runs launches one after the other, and waits for each, so that a failure names its kernel. Tells the milliseconds of each.
+    pub fn run(&mut self, stream: &Stream, launches: &mut [Launch]) -> Result<Vec<f64>, GpuError> {
+        let mut times = Vec::with_capacity(launches.len());
         while self.marks.len() < 2 {
             self.marks.push(Mark::new(true)?);
         }
@@ -44,8 +45,9 @@ impl Trace {
             .map_err(named)?;
             let milliseconds = f64::from(self.marks[1].since(&self.marks[0])?);
             self.add(&launched.label, &launched.kernel, milliseconds);
+            times.push(milliseconds);
         }
-        Ok(())
+        Ok(times)
     }
 
     fn add(&mut self, label: &str, kernel: &str, milliseconds: f64) {

@@ -16,6 +16,7 @@ mod system;
 
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use lily_model::Bytes;
 use objc2::rc::autoreleasepool;
@@ -589,6 +590,22 @@ impl Device for MetalDevice {
             shape,
         });
         Ok(Event(self.submitted))
+    }
+
+    /// Each dispatch in a command buffer of its own, whose time the GPU tells.
+    fn time(&mut self, pass: &Pass) -> Result<Vec<Duration>, GpuError> {
+        self.wait_for_all()?;
+        self.settle_residency();
+        let mut times = Vec::with_capacity(pass.dispatches().len());
+        for dispatch in pass.dispatches() {
+            let recording = Recording::new(vec![vec![self.launch(dispatch)?]]);
+            let seconds = autoreleasepool(|_| {
+                let parts = self.commit_parts(&recording)?;
+                parts.iter().map(CommandBuffer::wait).sum::<Result<f64, GpuError>>()
+            })?;
+            times.push(Duration::from_secs_f64(seconds.max(0.0)));
+        }
+        Ok(times)
     }
 }
 

@@ -184,6 +184,11 @@ impl Pass {
         &self.dependencies[index]
     }
 
+    /// The dependency stage of dispatch `index`.
+    pub fn stage(&self, index: usize) -> usize {
+        self.stages[index] as usize
+    }
+
     /// Dependency stages.
     pub fn stage_count(&self) -> usize {
         self.stages.iter().max().map_or(0, |&last| last as usize + 1)

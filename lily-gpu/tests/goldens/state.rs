@@ -147,3 +147,9 @@ fn a_saved_snapshot_is_loaded_in_the_same_bits() {
         assert!(model.load(end, with_logits, &mut &bytes[..bytes.len() - 1]).is_err());
     }
 }
+
+#[test]
+fn a_profile_computes_the_same() {
+    let mut model = mini();
+    crate::suite::profile(&mut model, "mini");
+}

@@ -85,6 +85,42 @@ pub fn few_tokens<D: Device>(model: &mut GpuModel<D>, name: &str) {
     model.decode(&mut sequence, tokens[5]).unwrap();
 }
 
+/// A profile computes the same, and has a time for every dispatch.
+pub fn profile<D: Device>(model: &mut GpuModel<D>, name: &str) {
+    let tokens = golden(name).inputs;
+    let mut run = |profiled: bool| {
+        let mut sequence = model.new_sequence().unwrap();
+        if profiled {
+            model.start_profile();
+        }
+        model.prefill(&mut sequence, &tokens[..5], LogitRows::Last).unwrap();
+        let read = model.stop_profile();
+        let pass = model.decode_pass(&sequence);
+        if profiled {
+            model.start_profile();
+        }
+        model.decode(&mut sequence, tokens[5]).unwrap();
+        (sequence.logits().to_vec(), read, model.stop_profile(), pass)
+    };
+    let (expected, read, written, _) = run(false);
+    assert!(read.is_empty() && written.is_empty(), "nothing is noted unasked");
+    let (found, read, written, pass) = run(true);
+    assert_eq!(found, expected);
+    let labels: Vec<&str> = written.iter().map(|dispatch| dispatch.label.as_str()).collect();
+    let expected: Vec<&str> = pass
+        .dispatches()
+        .iter()
+        .map(|dispatch| dispatch.label.as_str())
+        .collect();
+    assert_eq!(labels, expected);
+    let last = written.last().unwrap();
+    assert_eq!(last.stage, (0, pass.stage_count() - 1));
+    // the chunk, and the logits of its last row
+    assert_eq!(read.last().unwrap().stage.0, 1);
+    assert_eq!(read.last().unwrap().label, "logits");
+    assert!(read.iter().chain(&written).all(|dispatch| !dispatch.time.is_zero()));
+}
+
 /// The demo model against its goldens: `rows` rows of prefill (of all rows, the perplexity, too), `steps` of decode.
 pub fn demo_quality<D: Device>(device: D, rows: Option<usize>, steps: usize) {
     let golden = Golden::open(&demo_file("golden.safetensors"), "token_ids", "logits.numpy_f64");
@@ -252,6 +288,7 @@ pub fn everything<D: Device>(mut open: impl FnMut() -> D) {
         prefill(&mut model, name, 192, &[192, 64, 7]);
         decode(&mut model, name, 64);
         snapshot_and_restore(&mut model, name);
+        profile(&mut model, name);
         hand_off(&mut model, name, 12);
     }
     demo_quality(open(), None, 24);

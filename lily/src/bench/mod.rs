@@ -2,7 +2,7 @@
 
 mod ablate;
 mod arm;
-mod conditions;
+pub mod conditions;
 mod http;
 mod lily;
 mod llama;
@@ -10,7 +10,7 @@ mod load;
 pub mod measure;
 mod mlx;
 mod remote;
-mod report;
+pub mod report;
 mod server;
 mod sweep;
 
@@ -238,7 +238,7 @@ impl BenchArgs {
 }
 
 /// What is known of weights without a device.
-fn describe(name: String, config: &ModelConfig, weights: &Weights) -> Model {
+pub fn describe(name: String, config: &ModelConfig, weights: &Weights) -> Model {
     let parts = parts::of_weights(weights, config);
     Model {
         name,

@@ -59,7 +59,7 @@ pub struct Head {
 }
 
 impl Head {
-    /// Of a measurement of `kind` (`sweep`, `ablation` or `load`) that has ended now.
+    /// Of a measurement of `kind` (`sweep`, `ablation`, `load` or `profile`) that has ended now.
     pub fn new(kind: &'static str, subject: Subject, conditions: Conditions) -> Self {
         let now = OffsetDateTime::now_utc();
         Head {

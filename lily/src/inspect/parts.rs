@@ -134,6 +134,11 @@ pub fn of_weights(weights: &Weights, config: &ModelConfig) -> Vec<Part> {
     }
 }
 
+/// Bytes of a matrix in the checkpoint, all of a stack.
+pub fn matrix_bytes(matrix: &Matrix) -> u64 {
+    Shape::from(matrix).bytes()
+}
+
 /// Bytes of loaded weights.
 pub fn bytes(weights: &Weights) -> u64 {
     tally(weights, 1, 1).iter().map(|part| part.bytes).sum()
