@@ -15,6 +15,37 @@ pub fn surprise(logits: &[f32], target: u32) -> Option<f64> {
     Some(log_sum_exp(logits) - f64::from(*logits.get(target as usize)?))
 }
 
+/// The token that one side thinks most likely.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Top {
+    /// Its id.
+    pub token: u32,
+    /// Its probability by this side.
+    pub probability: f64,
+    /// Its probability by the other side.
+    pub others_probability: f64,
+}
+
+/// How two sides differ at a position.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Difference {
+    /// Kullback-Leibler divergence from the reference to the model, in nats.
+    pub kl: f64,
+    /// NaN where a logit is none.
+    pub max_abs_logit_diff: f64,
+    /// The model's choice.
+    pub top: Top,
+    /// The reference's choice.
+    pub reference_top: Top,
+}
+
+impl Difference {
+    /// Whether both prefer the same token.
+    pub fn same_top(&self) -> bool {
+        self.top.token == self.reference_top.token
+    }
+}
+
 /// Comparison of a model's logits with a reference's.
 #[derive(Debug, Default)]
 pub struct Comparison {
@@ -28,24 +59,41 @@ pub struct Comparison {
 
 impl Comparison {
     /// Adds a position: both rows are as long, and `target` is one of their ids.
-    pub fn add(&mut self, logits: &[f32], reference: &[f32], target: u32) {
+    pub fn add(&mut self, logits: &[f32], reference: &[f32], target: u32) -> Difference {
         let (sum, reference_sum) = (log_sum_exp(logits), log_sum_exp(reference));
         let mut kl = 0.0;
+        let mut largest = 0.0;
         for (&ours, &theirs) in logits.iter().zip(reference) {
             let (ours, theirs) = (f64::from(ours), f64::from(theirs));
             let diff = (ours - theirs).abs();
             // `f64::max` would drop a NaN; once it is one, it stays one.
-            if diff.is_nan() || diff > self.max_abs_logit_diff {
-                self.max_abs_logit_diff = diff;
+            if diff.is_nan() || diff > largest {
+                largest = diff;
             }
             let log_p = theirs - reference_sum;
             kl += log_p.exp() * (log_p - (ours - sum));
         }
+        if largest.is_nan() || largest > self.max_abs_logit_diff {
+            self.max_abs_logit_diff = largest;
+        }
+        let choice = |id: usize, (own, own_sum): (&[f32], f64), (other, other_sum): (&[f32], f64)| Top {
+            token: id as u32,
+            probability: (f64::from(own[id]) - own_sum).exp(),
+            others_probability: (f64::from(other[id]) - other_sum).exp(),
+        };
+        let (ours, theirs) = ((logits, sum), (reference, reference_sum));
+        let difference = Difference {
+            kl,
+            max_abs_logit_diff: largest,
+            top: choice(top(logits), ours, theirs),
+            reference_top: choice(top(reference), theirs, ours),
+        };
         self.kl += kl;
-        self.same_top += usize::from(top(logits) == top(reference));
+        self.same_top += usize::from(difference.same_top());
         self.surprise += sum - f64::from(logits[target as usize]);
         self.reference_surprise += reference_sum - f64::from(reference[target as usize]);
         self.positions += 1;
+        difference
     }
 
     fn mean(&self, sum: f64) -> f64 {
@@ -100,7 +148,12 @@ mod tests {
     fn differences_are_measured() {
         let mut comparison = Comparison::default();
         // p = (1/2, 1/2) against q = (1/4, 3/4).
-        comparison.add(&[1f32.ln(), 3f32.ln()], &[0.0, 0.0], 0);
+        let difference = comparison.add(&[1f32.ln(), 3f32.ln()], &[0.0, 0.0], 0);
+        assert!(!difference.same_top());
+        assert_eq!((difference.top.token, difference.reference_top.token), (1, 0));
+        assert!((difference.top.probability - 0.75).abs() < 1e-6);
+        assert!((difference.top.others_probability - 0.5).abs() < 1e-6);
+        assert!((difference.reference_top.others_probability - 0.25).abs() < 1e-6);
         assert!((comparison.mean_kl() - (0.5 * (2f64).ln() + 0.5 * (2.0f64 / 3.0).ln())).abs() < 1e-6);
         assert!((comparison.perplexity() - 4.0).abs() < 1e-5);
         assert!((comparison.reference_perplexity() - 2.0).abs() < 1e-9);
