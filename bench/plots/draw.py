@@ -95,6 +95,8 @@ def name(result):
 
 def number(value, _=None):
     """12,500 as 12.5K."""
+    if value >= 1e12:
+        return f"{value / 1e12:.3g}T"
     if value >= 1e9:
         return f"{value / 1e9:.3g}G"
     if value >= 1e6:
@@ -284,7 +286,7 @@ def roofline(name, results, out):
     axis.annotate(f"{bandwidth / 1e9:.3g} GB/s", (left, left * bandwidth), xytext=(14, 2), textcoords="offset points", fontsize=8.5)
     if peak and bend < right:
         axis.plot([bend, right], [peak, peak], color=TEXT, linewidth=1.5)
-        axis.annotate(f"{peak / 1e12:.3g} TFLOP/s", (right, peak), xytext=(-2, 4), textcoords="offset points", fontsize=8.5, ha="right")
+        axis.annotate(f"{peak / 1e12:.3g} TFLOP/s", (bend, peak), xytext=(6, 5), textcoords="offset points", fontsize=8.5)
     axis.set_xscale("log")
     axis.set_yscale("log")
     axis.set_xlim(left, right)
@@ -299,7 +301,7 @@ def roofline(name, results, out):
     for handle in axis.get_legend().legend_handles:
         handle.set_sizes([45])
     used = sorted(newest.values(), key=lambda result: result["date"])
-    bottom = caption(figure, used, f"operations of at least 1 %, area and number are the share of the step; limits {used[-1]['limits']['source']}")
+    bottom = caption(figure, used, f"operations of at least 1 %, area and number are the share of the step; limits {used[-1]['limits']['source']}; integer products may exceed them")
     figure.tight_layout(rect=(0, bottom * 4.2 / 5.4, 1, 1))
     place_names(figure, axis, names)
     save(figure, out / f"roofline-{name}.svg", bottom * 4.2 / 5.4)
