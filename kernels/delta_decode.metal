@@ -1,9 +1,11 @@
 // One token of a Gated DeltaNet layer after its input projections: convolution, gates, the recurrence and the gated norm, in one dispatch.
 #include "include/common.h"
+#include "include/early.h"
 #include "include/params.h"
 
 // A threadgroup looks after one value head, because the norm of the output spans the head. A row of the state, [DK], lies in the registers of four
-// lanes: eight rows to a simdgroup, so a sum over keys is two shuffles. The loads of the state are issued first and overlap everything before their use.
+// lanes: eight rows to a simdgroup, so a sum over keys is two shuffles. The loads of the state are issued first and overlap everything before their use; no
+// other kernel of a pass writes it, so that they need not wait.
 // The input projection has already put the token's raw row into the ring, at slot position % taps.
 template <int DK, int DV>
 [[kernel, max_total_threads_per_threadgroup(512)]] void delta_decode(
@@ -44,13 +46,41 @@ template <int DK, int DV>
   const uint key_head = head / (p.value_heads / p.key_heads);
   const uint keys = p.key_heads * DK;
   const uint channels = 2 * keys + p.value_heads * DV;
+  const bool convolves = tid < 2 * DK + DV;
+  const uint channel = tid < DK       ? key_head * DK + tid
+                       : tid < 2 * DK ? keys + key_head * DK + tid - DK
+                                      : 2 * keys + head * DV + tid - 2 * DK;
+  float4 taps = float4(0.0f);
+  if (convolves && p.taps == 4) {
+    taps = ((device const float4*)conv)[channel];
+  }
+  const float rate = exp(a_log[head]);
+  const float dt = dt_bias[head];
+  const float weight = norm[row];
+  wait_for_earlier_kernels();
+
+  // everything that comes from earlier kernels at once, whether it is needed soon or late
+  const uint oldest = step->position + 1;
+  const float beta_logit = b[head];
+  const float a_here = a[head];
+  const float z_here = float(z[head * DV + row]);
   float c = 0.0f;
-  if (tid < 2 * DK + DV) {
-    const uint channel = tid < DK       ? key_head * DK + tid
-                         : tid < 2 * DK ? keys + key_head * DK + tid - DK
-                                        : 2 * keys + head * DV + tid - 2 * DK;
+  if (convolves && p.taps == 4) {
+    float slots[4];
+#pragma unroll
+    for (uint i = 0; i < 4; i++) {
+      slots[i] = float(ring[i * channels + channel]);
+    }
+#pragma unroll
+    for (uint j = 0; j < 4; j++) {
+      const uint slot = (oldest + j) & 3;
+      const float value = slot < 2 ? (slot == 0 ? slots[0] : slots[1]) : (slot == 2 ? slots[2] : slots[3]);
+      c = fma(taps[j], value, c);
+    }
+    c = silu(c);
+  } else if (convolves) {
     for (uint j = 0; j < p.taps; j++) {
-      const uint slot = (step->position + 1 + j) % p.taps;  // oldest first
+      const uint slot = (oldest + j) % p.taps;
       c = fma(conv[channel * p.taps + j], float(ring[slot * channels + channel]), c);
     }
     c = silu(c);
@@ -75,8 +105,8 @@ template <int DK, int DV>
   }
   const float q_scale = rsqrt(q_square + 1.0e-6f) * rsqrt(float(DK));
   const float k_scale = rsqrt(k_square + 1.0e-6f);
-  const float decay = exp(-exp(a_log[head]) * softplus(a[head] + dt_bias[head]));
-  const float beta = sigmoid(b[head]);
+  const float decay = exp(-rate * softplus(a_here + dt));
+  const float beta = sigmoid(beta_logit);
 
   // S k and S q are both taken on the old state: o = S_new q = decay * (S q) + delta * (k q), so that the two sums do not wait for each other
   float sk = 0.0f;
@@ -112,8 +142,7 @@ template <int DK, int DV>
     total += squares[i];
   }
   if (part == 0) {
-    const uint at = head * DV + row;
-    out[at] = bfloat(o * rsqrt(total / float(DV) + p.eps) * norm[row] * silu(float(z[at])));
+    out[head * DV + row] = bfloat(o * rsqrt(total / float(DV) + p.eps) * weight * silu(z_here));
   }
 }
 

@@ -3,7 +3,8 @@
 #include "common.h"
 
 constant constexpr uint kMaxExperts = 512;
-constant constexpr int kLogitsPerLane = 16;  // kMaxExperts / 32
+constant constexpr int kLogitsPerLane = 16;    // kMaxExperts / 32
+constant constexpr int kFewLogitsPerLane = 8;  // up to 256 experts
 constant constexpr uint kMaxTopK = 32;
 
 // A key that orders as the float does, so that the search is a maximum over integers; 0 stands for "taken".
@@ -19,20 +20,22 @@ struct Choice {
 };
 
 // The logits that this lane looks after: experts lane, lane + 32, ...
-METAL_FUNC void load_logits(device const float* logits, uint experts, uint lane, thread uint* keys) {
+template <int N>
+METAL_FUNC void load_logits(device const float* logits, uint experts, uint lane, thread uint (&keys)[N]) {
 #pragma unroll
-  for (int i = 0; i < kLogitsPerLane; i++) {
+  for (int i = 0; i < N; i++) {
     const uint expert = lane + 32 * i;
     keys[i] = expert < experts ? order_key(logits[expert]) : 0;
   }
 }
 
 // Takes the largest key left. All lanes of the simdgroup get the same choice.
-METAL_FUNC Choice take_largest(thread uint* keys, uint lane) {
+template <int N>
+METAL_FUNC Choice take_largest(thread uint (&keys)[N], uint lane) {
   uint best = 0;
   uint expert = 0;
 #pragma unroll
-  for (int i = 0; i < kLogitsPerLane; i++) {
+  for (int i = 0; i < N; i++) {
     if (keys[i] > best) {
       best = keys[i];
       expert = lane + 32 * i;
@@ -43,7 +46,7 @@ METAL_FUNC Choice take_largest(thread uint* keys, uint lane) {
   c.expert = simd_min(best == largest ? expert : 0xffffffffu);
   c.logit = key_value(largest);
 #pragma unroll
-  for (int i = 0; i < kLogitsPerLane; i++) {
+  for (int i = 0; i < N; i++) {
     keys[i] = lane + 32 * i == c.expert ? 0 : keys[i];
   }
   return c;

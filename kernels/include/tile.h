@@ -318,6 +318,7 @@ METAL_FUNC void multiply(thread tile<float>& d0, thread tile<float>& d1, thread 
 // 2 * (l % 4) and the next in each half of a tile, which is where the NVIDIA and loop layouts have them; the other layouts fetch them from there.
 //
 //   unpack_codes(a, word, word_below)   // left operands of two steps: eight 4-bit codes, as numbers, of this lane's two rows
+//   unpack_raised_codes(a, word, word_below)
 //   unpack_vectors(b, words)            // right operands of two steps: eight bfloats of this lane's vector
 //   multiply_vectors(d, a, b)           // d[row][vector] += a * b^T
 //   vector_sums(sums, d)                // of this lane's row and the one below, vectors 2 * (l % 4) and the next
@@ -336,6 +337,30 @@ METAL_FUNC void unpack_codes(thread tile<bfloat> (&a)[2], uint word, uint word_b
     a[1].set(i, bfloat(float((codes >> 16) & 15)));
   }
 #endif
+}
+
+// The same, each 128 too large and in the order 0, 4, 1, 5, 2, 6, 3, 7, which takes half the instructions: whoever uses them orders the vector so
+// (`raised_order`), and takes 128 times its sum away.
+METAL_FUNC void unpack_raised_codes(thread tile<bfloat> (&a)[2], uint word, uint word_below) {
+#if TILE_BACKEND == TILE_MMA
+  ::msl::raised_codes(a[0].element, a[1].element, word);
+  ::msl::raised_codes(a[0].element + 2, a[1].element + 2, word_below);
+#else
+#pragma unroll
+  for (int i = 0; i < 8; i++) {
+    const ushort owner = ushort((row(i) & 7) * 4 + (column(i) & 7) / 2);
+    const uint upper = simd_shuffle(word, owner);
+    const uint lower = simd_shuffle(word_below, owner);
+    const uint codes = (row(i) < 8 ? upper : lower) >> ((column(i) / 8 + (column(i) & 1) * 4) * 4);
+    a[0].set(i, bfloat(float(128 + (codes & 15))));
+    a[1].set(i, bfloat(float(128 + ((codes >> 8) & 15))));
+  }
+#endif
+}
+
+// Eight bfloats in the order of `unpack_raised_codes`.
+METAL_FUNC uint4 raised_order(uint4 v) {
+  return uint4((v.x & 0xffffu) | (v.z << 16), (v.x >> 16) | (v.z & 0xffff0000u), (v.y & 0xffffu) | (v.w << 16), (v.y >> 16) | (v.w & 0xffff0000u));
 }
 
 METAL_FUNC void unpack_vectors(thread tile<bfloat> (&b)[2], uint4 words) {

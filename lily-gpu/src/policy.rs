@@ -108,6 +108,8 @@ pub struct Gemv {
     pub adds: bool,
     /// The most threadgroups, which then take several row blocks each.
     pub most: Option<usize>,
+    /// Bytes of its threadgroup argument.
+    pub threadgroup_bytes: usize,
 }
 
 impl Gemv {
@@ -121,6 +123,7 @@ impl Gemv {
             threads: GEMV_SIMDGROUPS * 32,
             adds: true,
             most: None,
+            threadgroup_bytes: 0,
         }
     }
 }
@@ -129,6 +132,12 @@ impl Gemv {
 /// a token that is being decoded does not.
 pub fn gemv_norm_kernel(family: Family, form: Form, (rows, k): (usize, usize), m: usize, decoding: bool) -> Gemv {
     match form {
+        Form::Q4 if decoding && k == STREAMED_COLUMNS && family.threadgroup_bytes() >= GEMV_STREAMED_BYTES => Gemv {
+            adds: false,
+            most: Some(family.side_by_side(2)),
+            threadgroup_bytes: GEMV_STREAMED_BYTES,
+            ..Gemv::new("gemv_norm_streamed_2048".into(), 16, 1, 1)
+        },
         // H200, 2026-11-29: 12,352 rows of 2,048 in 9.7 us against 12.3 by gemv_norm_q4_r4_m1, 9,216 in 8.4 against 12.4, 248,320 in 111 against 187
         Form::Q4 if family.is_nvidia() && decoding && k <= 2048 => Gemv {
             most: Some(family.side_by_side(2)),
@@ -147,6 +156,7 @@ pub fn gemv_norm_kernel(family: Family, form: Form, (rows, k): (usize, usize), m
             threads: 256,
             adds: false,
             most: None,
+            threadgroup_bytes: 0,
         },
         _ => {
             let tokens = if m == 1 { 1 } else { GEMV_TOKENS };
@@ -155,6 +165,26 @@ pub fn gemv_norm_kernel(family: Family, form: Form, (rows, k): (usize, usize), m
             Gemv::new(kernel, block, GEMV_SIMDGROUPS, tokens)
         }
     }
+}
+
+/// Columns of the residual stream that the kernels with their codes in threadgroup memory take.
+pub const STREAMED_COLUMNS: usize = 2048;
+/// The threadgroup argument of gemv_norm_streamed_2048: codes and factors of 16 rows, four times.
+const GEMV_STREAMED_BYTES: usize = 4 * (1024 + 2 * 16 * 5) * 16;
+/// The threadgroup argument of expert_gate_up_streamed_2048.
+pub const GATE_UP_STREAMED_BYTES: usize = (2 * 1024 + 4 * 16 * 5) * 16;
+
+/// Whether gemv_streamed_4096 takes a product of `k` columns that is added to the residual stream: all weights of a threadgroup are asked for before
+/// the vector is there. Not measured on a card yet.
+pub fn streamed_output(family: Family, form: Form, k: usize) -> bool {
+    family.is_nvidia() && form == Form::Q4 && k == 4096
+}
+
+/// Whether gate and up of experts_streamed.metal take these shapes. It needs so few registers that the shared expert fits beside the chosen ones, in one
+/// dispatch: H200, 2026-11-30, decode at 4,096 with 12 of the 35B shape's layers: 1,523 tokens/s against 1,497 with the shared one apart, and 1,446 against
+/// 1,407 by expert_gate_up_tiles.
+pub fn streamed_gate_up(family: Family, hidden: usize, experts: usize) -> bool {
+    family.threadgroup_bytes() >= GATE_UP_STREAMED_BYTES && hidden == STREAMED_COLUMNS && experts <= 256
 }
 
 /// The same for bfloat rows, which need no norm.

@@ -124,7 +124,9 @@ impl Graph<'_> {
         let shared_form = common_form(layer.shared.gate.form, layer.shared.up.form);
         let top_k = mlp.top_k;
         let tiles = |form| policy::expert_tiles(self.model.family, form, self.gate_up_is_fused(normed));
-        let merged = self.switches.merged_projections && routed_form == shared_form && !tiles(routed_form);
+        let merged = self.switches.merged_projections
+            && routed_form == shared_form
+            && (!tiles(routed_form) || self.streamed_gate_up());
         let parts = match top_k {
             0 => vec![(0, 1, shared_form)],
             _ if merged => vec![(0, top_k + 1, routed_form)],
@@ -161,6 +163,10 @@ impl Graph<'_> {
         self.switches.fused_top_k && self.switches.fused_swiglu && !normed
     }
 
+    fn streamed_gate_up(&self) -> bool {
+        policy::streamed_gate_up(self.model.family, self.config.hidden_size, self.mlp.experts)
+    }
+
     fn expert_gate_up(
         &mut self,
         label: &str,
@@ -180,6 +186,10 @@ impl Graph<'_> {
         } as usize;
         let label = format!("{label} gate and up");
         let (dispatch, rows) = match policy::expert_tiles(self.model.family, form, self.gate_up_is_fused(normed)) {
+            true if self.streamed_gate_up() => (
+                Dispatch::new("expert_gate_up_streamed_2048", label).threadgroup_memory(policy::GATE_UP_STREAMED_BYTES),
+                policy::EXPERT_TILE_ROWS,
+            ),
             true => (Dispatch::new("expert_gate_up_tiles", label), policy::EXPERT_TILE_ROWS),
             false => {
                 let rows = policy::gate_up_rows(form);

@@ -127,7 +127,8 @@ impl Graph<'_> {
                     .read(self.step)
                     .params(&params)
                     .grid(threadgroups, m.div_ceil(gemv.tokens), 1)
-                    .threads(gemv.threads),
+                    .threads(gemv.threads)
+                    .threadgroup_memory(gemv.threadgroup_bytes),
             );
         }
     }
@@ -136,6 +137,23 @@ impl Graph<'_> {
     pub(super) fn gemv(&mut self, label: &str, x: Slice, outputs: &[Output], add: bool) {
         for (form, group) in self.groups(outputs, policy::gemv_form) {
             let widest = group.iter().map(|o| o.matrix.rows).max().unwrap_or(0);
+            if let (true, [o]) = (add, &group[..])
+                && policy::streamed_output(self.model.family, form, o.matrix.cols)
+            {
+                let params = self.gemv_params(&group, 16, 1);
+                self.pass.push(
+                    Dispatch::new("gemv_streamed_4096", label)
+                        .read(x)
+                        .read(o.matrix.codes)
+                        .read(o.matrix.scales)
+                        .read(o.matrix.biases)
+                        .update(o.y)
+                        .params(&params)
+                        .grid(o.matrix.rows.div_ceil(16), 1, 1)
+                        .threads(policy::GEMV_SIMDGROUPS * 32),
+                );
+                continue;
+            }
             let gemv = policy::gemv_kernel(self.model.family, form, widest);
             let params = self.gemv_params(&group, gemv.rows, 1);
             let blocks = params.block_end[group.len() - 1] as usize;

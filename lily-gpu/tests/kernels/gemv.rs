@@ -77,7 +77,11 @@ fn run_on(case: &Case, mut gpu: Gpu) {
         outputs.push((y, float, ring));
     }
     let input = if norm { gpu.f32(&x) } else { gpu.bf16(&x) };
-    let mut dispatch = Dispatch::new(kernel, "test").constant(0, add);
+    let (streamed, output) = (kernel == "gemv_norm_streamed_2048", kernel == "gemv_streamed_4096");
+    let mut dispatch = Dispatch::new(kernel, "test");
+    if !streamed && !output {
+        dispatch = dispatch.constant(0, add);
+    }
     if norm {
         dispatch = dispatch.constant(1, false);
     }
@@ -85,24 +89,34 @@ fn run_on(case: &Case, mut gpu: Gpu) {
     if norm {
         dispatch = dispatch.read(gpu.f32(&weight));
     }
-    dispatch = read_segments(dispatch, &placed);
-    for i in 0..4 {
-        dispatch = match outputs.get(i) {
-            Some(&(y, ..)) => dispatch.update(y),
-            None => dispatch.unused(),
-        };
-    }
-    let step = gpu.step(5);
+    dispatch = match output {
+        // one matrix, and no ring that a position would choose a slot of
+        true => dispatch
+            .read(placed[0].codes)
+            .read(placed[0].scales)
+            .read(placed[0].biases)
+            .update(outputs[0].0),
+        false => {
+            let mut dispatch = read_segments(dispatch, &placed);
+            for i in 0..4 {
+                dispatch = match outputs.get(i) {
+                    Some(&(y, ..)) => dispatch.update(y),
+                    None => dispatch.unused(),
+                };
+            }
+            dispatch.read(gpu.step(5))
+        }
+    };
     gpu.run(
         dispatch
-            .read(step)
             .params(&params)
             .grid(
                 end.div_ceil(case.kernel.map_or(case.simdgroups, |(_, blocks)| blocks)),
                 m.div_ceil(case.tokens),
                 1,
             )
-            .threads(case.simdgroups * 32),
+            .threads(case.simdgroups * 32)
+            .threadgroup_memory(if streamed { 4 * 1184 * 16 } else { 0 }),
     );
 
     for (i, matrix) in matrices.iter().enumerate() {
@@ -206,6 +220,17 @@ fn ahead() {
             run(&case(&[8 * r + 1, 1, r, 3], k, encoding, kernel, false, false), false);
             run(&case(&[8 * r - 1], k, encoding, kernel, false, true), false);
         }
+    }
+    // a run of row blocks to a threadgroup, more than are on their way at once, over edges of matrices
+    let streamed = ("gemv_norm_streamed_2048", 16, 6);
+    run_on(
+        &case(&[67, 1, 16, 33], 2048, Q4, streamed, true, false),
+        Gpu::h200(false),
+    );
+    run_on(&case(&[33], 2048, Q4, streamed, true, false), Gpu::h200(true));
+    let output = ("gemv_streamed_4096", 16, 1);
+    for rows in [1, 15, 16, 49] {
+        run(&case(&[rows], 4096, Q4, output, false, true), rows == 15);
     }
     let small = case(&[17, 2], 192, Q4, with_norm[0].1, true, false);
     for tiles in [TileBackend::Simdgroup, TileBackend::Tensor] {

@@ -19,6 +19,7 @@ use lily_gpu::device::{BufferId, Device, Memory, Slice};
 use lily_gpu::emulator::{EmulatorDevice, EmulatorOptions, TileBackend};
 use lily_gpu::params::StepState;
 use lily_gpu::pass::{Dispatch, Pass};
+use lily_gpu::policy::Family;
 use lily_gpu::weights::{Form, GpuMatrix, describe_encoding, form};
 use lily_model::{Bytes, Encoding, FloatType, Matrix};
 
@@ -209,6 +210,15 @@ impl Gpu {
     pub fn new(checked: bool) -> Gpu {
         Gpu::with(EmulatorOptions {
             checked,
+            ..EmulatorOptions::default()
+        })
+    }
+
+    /// With the threadgroup memory of an H200.
+    pub fn h200(checked: bool) -> Gpu {
+        Gpu::with(EmulatorOptions {
+            checked,
+            family: Family::H200,
             ..EmulatorOptions::default()
         })
     }

@@ -152,6 +152,19 @@ MSL_ALWAYS_INLINE void code_numbers(__bf16* first, __bf16* second, uint word) {
   unpair(second, number_pair<2>(word, shifted));
   unpair(second + 4, number_pair<3>(word, shifted));
 }
+// 128 + code, as the mantissas that they are: pairs of codes 0 and 4, 1 and 5, 2 and 6, 3 and 7. One instruction takes the bits and puts the exponent there;
+// the compiler makes two of it, because it knows both constants.
+MSL_ALWAYS_INLINE uint raised_pair(uint word) {
+  uint pair;
+  __asm__("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(pair) : "r"(word), "r"(0x000f000fu), "r"(0x43004300u));
+  return pair;
+}
+MSL_ALWAYS_INLINE void raised_codes(__bf16* first, __bf16* second, uint word) {
+  unpair(first, raised_pair(word));
+  unpair(first + 4, raised_pair(word >> 4));
+  unpair(second, raised_pair(word >> 8));
+  unpair(second + 4, raised_pair(word >> 12));
+}
 // d += a * b^T for eight vectors: half of a right tile.
 MSL_ALWAYS_INLINE void multiply_eight(float* d, const __bf16* a, const __bf16* b) {
   const uint left[4] = {pair(a), pair(a + 2), pair(a + 4), pair(a + 6)};
