@@ -242,6 +242,11 @@ impl<D: DotAdd> Lanes for F32x8<D> {
         unsafe { settle(sums) }
     }
     #[inline(always)]
+    fn prefetch(line: *const u8) {
+        // SAFETY: a prefetch of an address that is not mapped does nothing.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) };
+    }
+    #[inline(always)]
     unsafe fn interleave_groups(groups: *const u8, bytes: usize, out: *mut i16, stride: usize) {
         // SAFETY: the caller's promise: a group has 32 or 64 bytes.
         unsafe {

@@ -102,6 +102,9 @@ pub(crate) trait Lanes: Copy {
             }
         }
     }
+    /// Asks for a cache line, of any address.
+    #[inline(always)]
+    fn prefetch(_line: *const u8) {}
     #[inline(always)]
     fn zero() -> Self {
         Self::splat(0.0)
