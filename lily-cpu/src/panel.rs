@@ -475,26 +475,36 @@ impl InterleavedWeights<'_> {
                 }
             }
         }
-        let row_lanes = |t: usize, row: usize| V::Rows::row(lanes[row / side_by_side][t], row % side_by_side);
-        if R * side_by_side == LANES {
+        // No closures: they are not compiled for the instruction set, and their calls would take as long as the products.
+        let rows = R * side_by_side;
+        let mut all = [[V::zero(); LANES]; T];
+        for (t, all) in all.iter_mut().enumerate() {
+            for row in 0..rows.min(LANES) {
+                all[row] = V::Rows::row(lanes[row / side_by_side][t], row % side_by_side);
+            }
+        }
+        if rows == LANES {
             // The same as below, eight sums at once.
-            for t in 0..T {
-                let sums = V::sums(std::array::from_fn(|row| row_lanes(t, row)));
+            for (t, all) in all.iter().enumerate() {
                 let out = &mut out[t * PANEL_ROWS..t * PANEL_ROWS + LANES];
                 // SAFETY: room for eight numbers.
-                unsafe { sums.store(out.as_mut_ptr()) };
+                unsafe { V::sums(*all).store(out.as_mut_ptr()) };
             }
-        } else if R * side_by_side == 4 && T == 2 {
+        } else if rows == 4 && T == 2 {
+            let (first, second) = (all[0], all[T - 1]);
+            let both = [
+                first[0], first[1], first[2], first[3], second[0], second[1], second[2], second[3],
+            ];
             let mut sums = [0.0; LANES];
             // SAFETY: room for eight numbers.
-            unsafe { V::sums(std::array::from_fn(|i| row_lanes(i / 4 % T, i % 4))).store(sums.as_mut_ptr()) };
+            unsafe { V::sums(both).store(sums.as_mut_ptr()) };
             for (t, sums) in sums.chunks_exact(4).enumerate() {
                 out[t * PANEL_ROWS..t * PANEL_ROWS + 4].copy_from_slice(sums);
             }
         } else {
-            for t in 0..T {
-                for row in 0..R * side_by_side {
-                    out[t * PANEL_ROWS + row] = row_lanes(t, row).sum();
+            for (t, all) in all.iter().enumerate() {
+                for row in 0..rows {
+                    out[t * PANEL_ROWS + row] = all[row].sum();
                 }
             }
         }
@@ -741,13 +751,19 @@ impl DirectRows<'_> {
 
     #[inline(always)]
     fn groups<B: Rows>(&self, first: usize) -> Groups<B> {
-        let of_row = |all: &[u8], row: usize| {
-            let scales = &all[row * self.scale_bytes..(row + 1) * self.scale_bytes];
-            eight_scales::<B::Lanes>(self.scale_type, scales, first)
-        };
+        let last = B::ROWS - 1;
+        let last_scales = &self.scales[last * self.scale_bytes..];
+        let last_biases = &self.biases[last * self.scale_bytes..];
+        let (scale_type, bytes) = (self.scale_type, self.scale_bytes);
         Groups {
-            scale: B::from_rows(|row| of_row(self.scales, row)),
-            sum: B::from_rows(|row| of_row(self.biases, row)),
+            scale: B::from_rows(
+                eight_scales::<B::Lanes>(scale_type, &self.scales[..bytes], first),
+                eight_scales::<B::Lanes>(scale_type, last_scales, first),
+            ),
+            sum: B::from_rows(
+                eight_scales::<B::Lanes>(scale_type, &self.biases[..bytes], first),
+                eight_scales::<B::Lanes>(scale_type, last_biases, first),
+            ),
         }
     }
 }

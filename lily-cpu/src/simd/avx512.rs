@@ -103,10 +103,10 @@ impl Rows for Wide {
         unsafe { _mm512_castpd_ps(_mm512_broadcast_f64x4(_mm256_castps_pd(_mm256_loadu_ps(from)))) }
     }
     #[inline(always)]
-    fn from_rows(row: impl Fn(usize) -> Self::Lanes) -> __m512 {
+    fn from_rows(first: Self::Lanes, last: Self::Lanes) -> __m512 {
         wide!({
-            let low = _mm512_castps_pd(_mm512_castps256_ps512(row(0).0));
-            _mm512_castpd_ps(_mm512_insertf64x4::<1>(low, _mm256_castps_pd(row(1).0)))
+            let low = _mm512_castps_pd(_mm512_castps256_ps512(first.0));
+            _mm512_castpd_ps(_mm512_insertf64x4::<1>(low, _mm256_castps_pd(last.0)))
         })
     }
     #[inline(always)]

@@ -46,8 +46,8 @@ pub(crate) trait Rows {
     /// # Safety
     /// `from` points to eight numbers.
     unsafe fn repeat(from: *const f32) -> Self::Floats;
-    /// The numbers that `row` gives for each row.
-    fn from_rows(row: impl Fn(usize) -> Self::Lanes) -> Self::Floats;
+    /// The numbers of the first and of the last row.
+    fn from_rows(first: Self::Lanes, last: Self::Lanes) -> Self::Floats;
     /// The numbers of row `row`.
     fn row(floats: Self::Floats, row: usize) -> Self::Lanes;
     fn mul(a: Self::Floats, b: Self::Floats) -> Self::Floats;
@@ -116,8 +116,8 @@ impl<V: Lanes> Rows for One<V> {
         unsafe { V::load(from) }
     }
     #[inline(always)]
-    fn from_rows(row: impl Fn(usize) -> V) -> V {
-        row(0)
+    fn from_rows(first: V, _last: V) -> V {
+        first
     }
     #[inline(always)]
     fn row(floats: V, _row: usize) -> V {
