@@ -1,5 +1,5 @@
 #!/bin/sh
-# The CPU engine beside llama.cpp on the same shape, in turns: prefill of 512 and 2,048 tokens, decode at 0 and 4,096.
+# The CPU engine beside llama.cpp on the same shape, in turns: prefill of 512 and 2,048 tokens, decode at 1 and 4,096 tokens of context.
 #
 #   bench/cpu_against_llama.sh LLAMA_BENCH FOLDER [LAYERS...]
 #
@@ -14,6 +14,6 @@ for layers in "${@:-8}"; do
         model=$folder/$layers-$mix.gguf
         [ -f "$model" ] || "$here/synthetic_gguf.py" "$model" --layers "$layers" --mix "$mix"
         "$lily" bench --device cpu --synthetic qwen3.6-35b-a3b --layers "$layers" --against llama.cpp --peer-path "$llama" --peer-model "$model" \
-            --prompt 512,2048 --decode-at 0,4096 --rounds "${ROUNDS:-2}" --save "$folder/$layers-$mix"
+            --prompt 512,2048 --decode-at 1,4096 --rounds "${ROUNDS:-2}" --save "$folder/$layers-$mix"
     done
 done
