@@ -106,9 +106,9 @@ context() { # The longest context of the model.
     nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv > "$out/gpu.txt"
 }
 
-ablation() { # Every switch off, in turns with all on: two models on the GPU at once.
+ablation() { # Every switch off, in turns with all on, a fresh process for each.
     make_checkpoint
-    run ablation 500 "$lily" bench --device cuda -m "$checkpoint" --one-process --ablate --time-limit 450 --save "$out/ablation"
+    run ablation 500 "$lily" bench --device cuda -m "$checkpoint" --ablate --time-limit 450 --save "$out/ablation"
     cat "$out/ablation.txt"
     # Not a switch of the engine: a launch begins only when those that it depends on are done.
     local early

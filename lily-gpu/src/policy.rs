@@ -175,7 +175,7 @@ const GEMV_STREAMED_BYTES: usize = 4 * (1024 + 2 * 16 * 5) * 16;
 pub const GATE_UP_STREAMED_BYTES: usize = (2 * 1024 + 4 * 16 * 5) * 16;
 
 /// Whether gemv_streamed_4096 takes a product of `k` columns that is added to the residual stream: all weights of a threadgroup are asked for before
-/// the vector is there. Not measured on a card yet.
+/// the vector is there.
 pub fn streamed_output(family: Family, form: Form, k: usize) -> bool {
     family.is_nvidia() && form == Form::Q4 && k == 4096
 }
