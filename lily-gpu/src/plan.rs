@@ -327,6 +327,8 @@ mod tests {
             config.attention.heads = heads;
             shapes.push(config.clone());
         }
+        // narrow ones
+        config.hidden_size = 1024;
         for dim in [64, 96] {
             config.delta_net.key_dim = dim;
             config.delta_net.value_dim = dim;
