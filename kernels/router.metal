@@ -88,88 +88,101 @@ METAL_FUNC uint code_pair(uint word) {
   }
   float square = 0.0f;
   float total = 0.0f;  // of this thread's columns of a group
-  float4 next_x = my_x[0];
-  float4 next_norm = kNormedInput ? float4(1.0f) : my_norm[0];
-  uint4 next_codes[2] = {my_codes[0], my_codes[1]};
+  // a group ahead, its halves apart: a chunk of few rows leaves each threadgroup alone with the memory's latency
+  float4 next_x[2];
+  float4 next_norm[2];
+  uint4 next_codes[2][2];
+#pragma unroll
+  for (uint half_group = 0; half_group < 2; half_group++) {
+    next_x[half_group] = my_x[half_group * (DEPTH / 4)];
+    next_norm[half_group] = kNormedInput ? float4(1.0f) : my_norm[half_group * (DEPTH / 4)];
+    next_codes[half_group][0] = my_codes[half_group * 2];
+    next_codes[half_group][1] = my_codes[half_group * 2 + 1];
+  }
   uint next_factors = uint(my_scales[0]) | (uint(my_biases[0]) << 16);
-  for (uint k0 = 0; k0 < p.k; k0 += DEPTH) {
-    const bool group_ends = (k0 & DEPTH) != 0;
-    square += dot(next_x, next_x);
-    float4 rest = next_x * next_norm;
-    const float mine = (rest.x + rest.y) + (rest.z + rest.w);
-    total = group_ends ? total + mine : mine;
+  for (uint group0 = 0; group0 < p.k; group0 += kGroup) {
 #pragma unroll
-    for (int h = 0; h < PARTS; h++) {
-      const uint2 words = pack_bfloats(rest);
-      *(threadgroup uint2*)&xs[h][x_row][x_column] = words;
-      rest -= bfloat_quad(words);
-    }
-    if (live) {  // a simdgroup stages the weights that it multiplies
+    for (uint half_group = 0; half_group < 2; half_group++) {
+      const bool group_ends = half_group == 1;
+      square += dot(next_x[half_group], next_x[half_group]);
+      float4 rest = next_x[half_group] * next_norm[half_group];
+      const float mine = (rest.x + rest.y) + (rest.z + rest.w);
+      total = group_ends ? total + mine : mine;
 #pragma unroll
-      for (int i = 0; i < 2; i++) {
-#pragma unroll
-        for (int c = 0; c < 2; c++) {
-          const uint first = next_codes[i][c * 2];
-          const uint second = next_codes[i][c * 2 + 1];
-          *(threadgroup uint4*)&ws[tid][i * 16 + c * 8] =
-              uint4(code_pair(first), code_pair(first >> 16), code_pair(second), code_pair(second >> 16));
-        }
+      for (int h = 0; h < PARTS; h++) {
+        const uint2 words = pack_bfloats(rest);
+        *(threadgroup uint2*)&xs[h][x_row][x_column] = words;
+        rest -= bfloat_quad(words);
       }
-    }
-    if (group_ends) {
-      float sum = total;
-      sum += simd_shuffle_xor(sum, ushort(1));
-      sum += simd_shuffle_xor(sum, ushort(2));
-      sum += simd_shuffle_xor(sum, ushort(4));
-      if (tid % 8 == 0) {
-        group_sums[x_row] = sum;
-      }
-      factors[tid] = next_factors;
-    }
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    if (k0 + DEPTH < p.k) {
-      const uint k = k0 + DEPTH;
-      next_x = my_x[k / 4];
-      next_norm = kNormedInput ? float4(1.0f) : my_norm[k / 4];
-      next_codes[0] = my_codes[k / 16];
-      next_codes[1] = my_codes[k / 16 + 1];
-      next_factors = uint(my_scales[k / kGroup]) | (uint(my_biases[k / kGroup]) << 16);
-    }
-    if (live) {
+      if (live) {  // a simdgroup stages the weights that it multiplies
 #pragma unroll
-      for (int kk = 0; kk < int(DEPTH); kk += 16) {
-        mt::tile<bfloat> b0;
-        mt::tile<bfloat> b1;
-        mt::load_nk(b0, &ws[sg * 32][kk], PITCH);
-        mt::load_nk(b1, &ws[sg * 32 + 16][kk], PITCH);
+        for (int i = 0; i < 2; i++) {
 #pragma unroll
-        for (int h = PARTS - 1; h >= 0; h--) {
-#pragma unroll
-          for (int i = 0; i < 2; i++) {
-            mt::tile<bfloat> a;
-            mt::load(a, &xs[h][i * 16][kk], PITCH);
-            mt::multiply(part[i][0], part[i][1], a, b0, b1);
+          for (int c = 0; c < 2; c++) {
+            const uint first = next_codes[half_group][i][c * 2];
+            const uint second = next_codes[half_group][i][c * 2 + 1];
+            *(threadgroup uint4*)&ws[tid][i * 16 + c * 8] =
+                uint4(code_pair(first), code_pair(first >> 16), code_pair(second), code_pair(second >> 16));
           }
         }
       }
       if (group_ends) {
+        float sum = total;
+        sum += simd_shuffle_xor(sum, ushort(1));
+        sum += simd_shuffle_xor(sum, ushort(2));
+        sum += simd_shuffle_xor(sum, ushort(4));
+        if (tid % 8 == 0) {
+          group_sums[x_row] = sum;
+        }
+        factors[tid] = next_factors;
+      }
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+      if (group0 + kGroup < p.k) {
+        const uint k = group0 + kGroup + half_group * DEPTH;
+        next_x[half_group] = my_x[k / 4];
+        next_norm[half_group] = kNormedInput ? float4(1.0f) : my_norm[k / 4];
+        next_codes[half_group][0] = my_codes[k / 16];
+        next_codes[half_group][1] = my_codes[k / 16 + 1];
+        if (group_ends) {
+          next_factors = uint(my_scales[k / kGroup]) | (uint(my_biases[k / kGroup]) << 16);
+        }
+      }
+      if (live) {
 #pragma unroll
-        for (int j = 0; j < 2; j++) {
+        for (int kk = 0; kk < int(DEPTH); kk += 16) {
+          mt::tile<bfloat> b0;
+          mt::tile<bfloat> b1;
+          mt::load_nk(b0, &ws[sg * 32][kk], PITCH);
+          mt::load_nk(b1, &ws[sg * 32 + 16][kk], PITCH);
 #pragma unroll
-          for (int e = 0; e < 8; e++) {
-            const float2 factor = bfloat_pair(factors[sg * 32 + j * 16 + mt::column(e)]);
+          for (int h = PARTS - 1; h >= 0; h--) {
 #pragma unroll
             for (int i = 0; i < 2; i++) {
-              const float sum = group_sums[i * 16 + mt::row(e)];
-              const float offset = fma(128.0f, factor.x, factor.y);
-              acc[i][j].set(e, fma(factor.x, part[i][j].get(e), fma(offset, sum, acc[i][j].get(e))));
-              part[i][j].set(e, 0.0f);
+              mt::tile<bfloat> a;
+              mt::load(a, &xs[h][i * 16][kk], PITCH);
+              mt::multiply(part[i][0], part[i][1], a, b0, b1);
+            }
+          }
+        }
+        if (group_ends) {
+#pragma unroll
+          for (int j = 0; j < 2; j++) {
+#pragma unroll
+            for (int e = 0; e < 8; e++) {
+              const float2 factor = bfloat_pair(factors[sg * 32 + j * 16 + mt::column(e)]);
+#pragma unroll
+              for (int i = 0; i < 2; i++) {
+                const float sum = group_sums[i * 16 + mt::row(e)];
+                const float offset = fma(128.0f, factor.x, factor.y);
+                acc[i][j].set(e, fma(factor.x, part[i][j].get(e), fma(offset, sum, acc[i][j].get(e))));
+                part[i][j].set(e, 0.0f);
+              }
             }
           }
         }
       }
+      threadgroup_barrier(mem_flags::mem_threadgroup);
     }
-    threadgroup_barrier(mem_flags::mem_threadgroup);
   }
   square += simd_shuffle_xor(square, ushort(1));
   square += simd_shuffle_xor(square, ushort(2));

@@ -126,6 +126,16 @@ struct AttentionDecodeParams {
   float scale;
 };
 
+/// attention_decode_streamed
+struct AttentionStreamedParams {
+  uint heads;
+  uint kv_heads;
+  /// Splits of the keys, one to a threadgroup.
+  uint splits;
+  float eps;
+  float scale;
+};
+
 /// attention_prefill
 struct AttentionPrefillParams {
   uint heads;

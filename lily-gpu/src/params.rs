@@ -36,6 +36,7 @@ params! {
     SwigluParams: 1;
     AttentionPrepareParams: 5;
     AttentionDecodeParams: 6;
+    AttentionStreamedParams: 5;
     AttentionPrefillParams: 4;
     DeltaParams: 7;
     GemmParams: 3 + 3 * 4 + 2 + 4 * ENCODING;

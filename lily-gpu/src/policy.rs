@@ -320,30 +320,17 @@ pub struct AttentionRoute {
     pub splits: usize,
     /// Keys of a split; 0 divides the context by the splits.
     pub split_keys: usize,
-    /// All heads of a KV head in one tile, keys and values copied ahead (attention_decode_streamed).
+    /// One token, by attention_decode_streamed.
     pub streamed: bool,
 }
 
-/// What attention_decode_256_s2 is launched with.
-pub const STREAMED_ATTENTION: StreamedAttention = StreamedAttention {
-    splits: 2,
-    threads: 64,
-    threadgroup_bytes: (16 + 3 * 2 * 64) * STREAMED_PITCH,
-};
+/// Threads of attention_decode_streamed.
+pub const STREAMED_ATTENTION_THREADS: usize = 64;
+/// Its threadgroup argument: 16 queries, and three times the keys and values of 64 positions.
+pub const STREAMED_ATTENTION_BYTES: usize = (16 + 3 * 2 * 64) * STREAMED_PITCH;
 
 /// Bytes from one row of a head of 256 to the next, as the streamed attention kernels stage them.
 const STREAMED_PITCH: usize = (256 + 8) * 2;
-
-/// A threadgroup of the streamed attention of single rows.
-#[derive(Clone, Copy, Debug)]
-pub struct StreamedAttention {
-    /// Splits that it makes: one a simdgroup.
-    pub splits: usize,
-    /// Threads.
-    pub threads: usize,
-    /// Bytes of its threadgroup argument.
-    pub threadgroup_bytes: usize,
-}
 
 /// The route of single query rows over up to `context` keys. The context is rounded up inside, so that a pass serves many steps.
 pub fn attention_route(family: Family, config: &ModelConfig, context: usize, switches: &Switches) -> AttentionRoute {
@@ -356,13 +343,13 @@ pub fn attention_route(family: Family, config: &ModelConfig, context: usize, swi
     };
     // each of the original's three optimizations can still be turned off, so their kernels run where one is
     let optimized = switches.gqa_packing && switches.coalesced_kv && switches.fixed_block_attention;
-    let fits = family.threadgroup_bytes() >= STREAMED_ATTENTION.threadgroup_bytes;
-    if fits && attention.head_dim == 256 && group <= 16 && optimized {
-        // H200, 2026-11-29: 131,072 keys in 71 us with 128 splits (3.8 TB/s), 107 with 64, 74 with 256, 220 by attention_decode_256_h4; 4,096 keys in
-        // 6.2 with 64, 6.4 with 128 and 8.9. 64 threadgroups to each of two KV heads fill the multiprocessors; a split has at least a block of 32 keys.
+    let fits = family.threadgroup_bytes() >= STREAMED_ATTENTION_BYTES;
+    if fits && (attention.head_dim, attention.rotary_dim) == (256, 64) && group <= 16 && optimized {
+        // H200, 2026-11-29: 131,072 keys in 71 us with 64 threadgroups to each of two KV heads, which fill the multiprocessors (3.8 TB/s), 107 with 32, 74
+        // with 128, 220 by attention_decode_256_h4. A threadgroup has at least a block of 64 keys.
         return AttentionRoute {
             packed_heads,
-            splits: (context_bucket(context) / 32).clamp(STREAMED_ATTENTION.splits, 128),
+            splits: (context_bucket(context) / 64).min(64),
             split_keys: 0,
             streamed: true,
         };

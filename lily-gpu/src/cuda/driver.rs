@@ -155,7 +155,7 @@ impl Gpu {
         // SAFETY: writes a handle of a pool that belongs to the device.
         let code = unsafe { sys::cuDeviceGetDefaultMemPool(&raw mut gpu.pool, device) };
         check(code, "finding the memory pool")?;
-        // Freed memory stays with the process: making and dropping sequences then costs nothing.
+        // Freed memory stays with the process until it is given back.
         let mut everything = u64::MAX;
         let threshold = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
         // SAFETY: reads a u64, which this attribute is.
@@ -195,6 +195,11 @@ impl Gpu {
         // SAFETY: writes two numbers.
         let code = unsafe { sys::cuMemGetInfo_v2(&raw mut free, &raw mut total) };
         check(code, "asking for free memory")?;
+        Ok(free + self.spare_memory()?)
+    }
+
+    /// Bytes that were freed and stay with the process.
+    pub fn spare_memory(&self) -> Result<usize, GpuError> {
         let pool = |attribute| {
             let mut value = 0u64;
             // SAFETY: writes a u64, which these attributes are.
@@ -203,7 +208,7 @@ impl Gpu {
         };
         let reserved = pool(sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?;
         let used = pool(sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?;
-        Ok(free + usize::try_from(reserved.saturating_sub(used)).unwrap_or(0))
+        Ok(usize::try_from(reserved.saturating_sub(used)).unwrap_or(0))
     }
 }
 

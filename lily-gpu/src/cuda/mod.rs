@@ -35,6 +35,10 @@ const SLOTS: usize = 31;
 const ALIGNMENT: usize = 256;
 /// Tensors share allocations of this many bytes.
 const ARENA_BYTES: usize = 64 << 20;
+/// Freed memory that stays with the process at most, so that making and dropping sequences costs nothing.
+const MOST_SPARE_BYTES: usize = 512 << 20;
+/// From here on a buffer that is freed is looked at whether it leaves too much.
+const LARGE_BYTES: usize = 32 << 20;
 /// What the driver needs beside our buffers: machine code, graphs, the kernels' stacks.
 const FOR_THE_DRIVER: usize = 512 << 20;
 /// Set to `1`, every launch runs on its own and is timed; a table is printed at the end.
@@ -241,6 +245,19 @@ impl CudaDevice {
         Ok(self.add(Allocated::Device { address, len }))
     }
 
+    /// Frees device memory, and gives it to the system where much is spare: a KV cache that grows leaves ever larger pieces behind.
+    fn free(&self, address: u64, len: usize) -> Result<(), GpuError> {
+        self.stream.free(address)?;
+        if len < LARGE_BYTES {
+            return Ok(());
+        }
+        self.stream.wait()?;
+        if self.gpu.spare_memory()? > MOST_SPARE_BYTES {
+            self.gpu.trim()?;
+        }
+        Ok(())
+    }
+
     fn pinned(&mut self, len: usize) -> Result<Pinned, GpuError> {
         let len = len.max(4);
         let completed = self.completed;
@@ -396,8 +413,8 @@ impl Device for CudaDevice {
     fn release(&mut self, buffer: BufferId) {
         match self.buffers.remove(&buffer) {
             // A failure is reported by the next call.
-            Some(Allocated::Device { address, .. }) => {
-                let freed = self.enter().and_then(|()| self.stream.free(address));
+            Some(Allocated::Device { address, len }) => {
+                let freed = self.enter().and_then(|()| self.free(address, len));
                 let _ = self.note(freed);
             }
             Some(Allocated::Pinned(pinned)) => self.spare_pinned.push((self.submitted, pinned)),
@@ -529,6 +546,16 @@ impl Drop for CudaDevice {
         // Nothing may be freed before the work is done. A failure has nobody left to tell.
         let _ = self.gpu.enter();
         let _ = self.stream.wait();
+        // the pool belongs to the process and outlives the context
+        let device = self.buffers.values().filter_map(|buffer| match buffer {
+            Allocated::Device { address, .. } => Some(*address),
+            Allocated::Pinned(_) => None,
+        });
+        for address in device.chain([self.unused]) {
+            let _ = self.stream.free(address);
+        }
+        let _ = self.stream.wait();
+        let _ = self.gpu.trim();
         if let Some(trace) = &self.trace {
             eprintln!("{}", trace.report());
             for line in self.resources().unwrap_or_default() {

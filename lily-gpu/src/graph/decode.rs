@@ -4,7 +4,7 @@ use crate::device::Slice;
 use crate::graph::products::Output;
 use crate::graph::sample::SamplerSlices;
 use crate::graph::{Graph, LayerState, Model, StateSlices};
-use crate::params::AttentionDecodeParams;
+use crate::params::{AttentionDecodeParams, AttentionStreamedParams};
 use crate::pass::{Dispatch, Pass};
 use crate::policy::{self, AttentionRoute};
 use crate::weights::{GpuAttention, GpuDeltaNet, GpuMixer};
@@ -103,8 +103,12 @@ impl Graph<'_> {
             Output::bfloat(w.v, Self::rows(s.v, 1, kv, 2)),
         ];
         self.normed_products(label, norm, &outputs);
-        self.attention_prepare(label, w, k, v, 1);
-        self.attention_rows(label, (k, v), 1, route);
+        if route.streamed {
+            self.attention_streamed(label, w, (k, v), route);
+        } else {
+            self.attention_prepare(label, w, k, v, 1);
+            self.attention_rows(label, (k, v), 1, route);
+        }
         self.mixer_output(
             label,
             Output::float(w.o, Self::rows(s.x, 1, self.config.hidden_size, 4)),
@@ -112,28 +116,43 @@ impl Graph<'_> {
         );
     }
 
+    /// What lies between the projections and the scores, and the scores, in one dispatch; then the reduction.
+    fn attention_streamed(&mut self, label: &str, w: &GpuAttention, (k, v): (Slice, Slice), route: AttentionRoute) {
+        let (s, a) = (self.scratch, &self.config.attention);
+        let (queries, kv) = (a.heads * a.head_dim, a.kv_heads * a.head_dim);
+        let params = AttentionStreamedParams {
+            heads: a.heads as u32,
+            kv_heads: a.kv_heads as u32,
+            splits: route.splits as u32,
+            eps: self.config.rms_norm_eps,
+            scale: (a.head_dim as f32).sqrt().recip(),
+        };
+        self.pass.push(
+            Dispatch::new("attention_decode_streamed_256_64", format!("{label} attention"))
+                .grid(a.kv_heads, route.splits, 1)
+                .threads(policy::STREAMED_ATTENTION_THREADS)
+                .threadgroup_memory(policy::STREAMED_ATTENTION_BYTES)
+                .read(Self::rows(s.q_gate, 1, 2 * queries, 2))
+                .read(Self::rows(s.k, 1, kv, 2))
+                .read(Self::rows(s.v, 1, kv, 2))
+                .read(w.q_norm)
+                .read(w.k_norm)
+                .read(self.weights.frequencies)
+                .update(k)
+                .update(v)
+                .read(self.step)
+                .write(Self::rows(s.partial, route.splits, queries, 4))
+                .write(Self::rows(s.extent, route.splits, a.heads * 2, 4))
+                .params(&params),
+        );
+        self.attention_reduce(label, 1, route);
+    }
+
     /// Attention of single query rows, and the reduction of its splits into `scratch.mix`.
     pub(super) fn attention_rows(&mut self, label: &str, (k, v): (Slice, Slice), rows: usize, route: AttentionRoute) {
         let (s, a) = (self.scratch, &self.config.attention);
         let queries = a.heads * a.head_dim;
-        let params = AttentionDecodeParams {
-            heads: a.heads as u32,
-            kv_heads: a.kv_heads as u32,
-            head_dim: a.head_dim as u32,
-            splits: route.splits as u32,
-            split_keys: route.split_keys as u32,
-            scale: (a.head_dim as f32).sqrt().recip(),
-        };
-        let partial = Self::rows(s.partial, rows * route.splits, queries, 4);
-        let extent = Self::rows(s.extent, rows * route.splits, a.heads * 2, 4);
         let dispatch = match route.packed_heads {
-            _ if route.streamed => Dispatch::new(
-                format!("attention_decode_{}_s{}", a.head_dim, policy::STREAMED_ATTENTION.splits),
-                format!("{label} attention"),
-            )
-            .grid(a.kv_heads, route.splits / policy::STREAMED_ATTENTION.splits, rows)
-            .threads(policy::STREAMED_ATTENTION.threads)
-            .threadgroup_memory(policy::STREAMED_ATTENTION.threadgroup_bytes),
             Some(packed) => Dispatch::new(
                 format!("attention_decode_{}_h{packed}", a.head_dim),
                 format!("{label} attention"),
@@ -151,10 +170,29 @@ impl Graph<'_> {
                 .read(k)
                 .read(v)
                 .read(self.step)
-                .write(partial)
-                .write(extent)
-                .params(&params),
+                .write(Self::rows(s.partial, rows * route.splits, queries, 4))
+                .write(Self::rows(s.extent, rows * route.splits, a.heads * 2, 4))
+                .params(&self.attention_params(route)),
         );
+        self.attention_reduce(label, rows, route);
+    }
+
+    fn attention_params(&self, route: AttentionRoute) -> AttentionDecodeParams {
+        let a = &self.config.attention;
+        AttentionDecodeParams {
+            heads: a.heads as u32,
+            kv_heads: a.kv_heads as u32,
+            head_dim: a.head_dim as u32,
+            splits: route.splits as u32,
+            split_keys: route.split_keys as u32,
+            scale: (a.head_dim as f32).sqrt().recip(),
+        }
+    }
+
+    /// The splits' sums into `scratch.mix`, times the gates.
+    fn attention_reduce(&mut self, label: &str, rows: usize, route: AttentionRoute) {
+        let (s, a) = (self.scratch, &self.config.attention);
+        let queries = a.heads * a.head_dim;
         let reduce = match route.streamed {
             true => Dispatch::new("attention_reduce_many", format!("{label} splits"))
                 .grid(a.heads, a.head_dim / 64, rows)
@@ -165,11 +203,11 @@ impl Graph<'_> {
         };
         self.pass.push(
             reduce
-                .read(partial)
-                .read(extent)
+                .read(Self::rows(s.partial, rows * route.splits, queries, 4))
+                .read(Self::rows(s.extent, rows * route.splits, a.heads * 2, 4))
                 .read(Self::rows(s.q_gate, rows, 2 * queries, 2))
                 .write(Self::rows(s.mix, rows, queries, 2))
-                .params(&params),
+                .params(&self.attention_params(route)),
         );
     }
 
