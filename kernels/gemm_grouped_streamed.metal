@@ -80,6 +80,6 @@ decltype(gemm_grouped_streamed<64, 128, 1, 4, false, 4>) gemm_grouped_streamed<6
 template [[host_name("gemm_grouped_swiglu_q4_64x128_streamed")]] [[kernel]]
 decltype(gemm_grouped_streamed<64, 128, 1, 4, true, 4>) gemm_grouped_streamed<64, 128, 1, 4, true, 4>;
 template [[host_name("gemm_grouped_q4_32x128_streamed")]] [[kernel]]
-decltype(gemm_grouped_streamed<32, 128, 1, 4, false, 3>) gemm_grouped_streamed<32, 128, 1, 4, false, 3>;
+decltype(gemm_grouped_streamed<32, 128, 1, 4, false, 6>) gemm_grouped_streamed<32, 128, 1, 4, false, 6>;
 template [[host_name("gemm_grouped_swiglu_q4_32x128_streamed")]] [[kernel]]
-decltype(gemm_grouped_streamed<32, 128, 1, 4, true, 3>) gemm_grouped_streamed<32, 128, 1, 4, true, 3>;
+decltype(gemm_grouped_streamed<32, 128, 1, 4, true, 6>) gemm_grouped_streamed<32, 128, 1, 4, true, 6>;

@@ -135,6 +135,6 @@ decltype(gemm_streamed<64, 128, 1, 4, 4>) gemm_streamed<64, 128, 1, 4, 4>;
 template [[host_name("gemm_swiglu_q4_64x128_streamed")]] [[kernel]]
 decltype(gemm_streamed_swiglu<64, 128, 1, 4, 4>) gemm_streamed_swiglu<64, 128, 1, 4, 4>;
 template [[host_name("gemm_q4_32x128_streamed")]] [[kernel]]
-decltype(gemm_streamed<32, 128, 1, 4, 3>) gemm_streamed<32, 128, 1, 4, 3>;
+decltype(gemm_streamed<32, 128, 1, 4, 6>) gemm_streamed<32, 128, 1, 4, 6>;
 template [[host_name("gemm_swiglu_q4_32x128_streamed")]] [[kernel]]
-decltype(gemm_streamed_swiglu<32, 128, 1, 4, 3>) gemm_streamed_swiglu<32, 128, 1, 4, 3>;
+decltype(gemm_streamed_swiglu<32, 128, 1, 4, 6>) gemm_streamed_swiglu<32, 128, 1, 4, 6>;

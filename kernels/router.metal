@@ -1,8 +1,8 @@
 // y = RMS(x) * W^T in float for the rows of a chunk: the router's product, which must not lose what bfloat loses. 8-bit weights; the arguments of gemv_norm.
 //
 // A number of the input goes through the matrix units as three bfloats whose sum it is; a code less 128 is a bfloat, and a group's scale and bias join in
-// float where its sum is done. A threadgroup makes 32 rows by 256 columns, a simdgroup 32 by 32. A sum runs along k in one order whatever the rows are, and
-// the root mean square multiplies it at the end.
+// float where its sum is done. A threadgroup makes BM rows by 256 columns, a simdgroup BM by 32. A sum runs along k in one order whatever the rows and BM
+// are, and the root mean square multiplies it at the end.
 #include "include/tile.h"
 #include "include/weights.h"
 
@@ -16,8 +16,18 @@ METAL_FUNC uint code_pair(uint word) {
   return (as_type<uint>(low) >> 16) | (as_type<uint>(high) & 0xffff0000u);
 }
 
+// Adds a number of each of `lanes` neighbouring lanes, in the same order whatever was added before.
+METAL_FUNC float sum_of_lanes(float v, ushort first, ushort lanes) {
+#pragma unroll
+  for (ushort mask = first; mask < lanes; mask *= 2) {
+    v += simd_shuffle_xor(v, mask);
+  }
+  return v;
+}
+
 // Grid (column tiles of all matrices, row tiles).
-[[kernel, max_total_threads_per_threadgroup(256)]] void router_q8(
+template <uint BM>
+[[kernel, max_total_threads_per_threadgroup(256)]] void router(
     device const float* x [[buffer(0)]],       // [m, k] residual stream
     device const float* norm [[buffer(1)]],    // [k]
     device const uchar* codes0 [[buffer(2)]],
@@ -41,11 +51,13 @@ METAL_FUNC uint code_pair(uint word) {
     uint2 tg [[threadgroup_position_in_grid]],
     uint tid [[thread_index_in_threadgroup]],
     uint sg [[simdgroup_index_in_threadgroup]]) {
-  constexpr uint BM = 32;
   constexpr uint BN = 256;
   constexpr uint DEPTH = 32;  // columns staged at a time: half a group
   constexpr uint PITCH = DEPTH + 8;  // padded, against bank conflicts
   constexpr int PARTS = 3;
+  constexpr int TM = BM / 16;
+  constexpr uint LANES = 256 / BM;          // threads of an input row
+  constexpr int PAIRS = DEPTH / LANES / 2;  // pairs of columns of each
   alignas(16) threadgroup bfloat xs[PARTS][BM][PITCH];
   alignas(16) threadgroup bfloat ws[BN][PITCH];
   threadgroup float group_sums[BM];
@@ -66,20 +78,20 @@ METAL_FUNC uint code_pair(uint word) {
   const uint n0 = (tg.x - start) * BN;
   const uint m0 = tg.y * BM;
   const bool live = n0 + sg * 32 < rows;  // a simdgroup without columns stages inputs only
-  // a thread stages four columns of one row of the input, and a row of the weights
-  const uint x_row = tid / 8;
-  const uint x_column = tid % 8 * 4;
-  device const float4* my_x = (device const float4*)(x + ulong(min(m0 + x_row, p.m - 1)) * p.k + x_column);
-  device const float4* my_norm = (device const float4*)(norm + x_column);
+  // a thread stages a few columns of one row of the input, and a row of the weights
+  const uint x_row = tid / LANES;
+  const uint x_column = tid % LANES * (2 * PAIRS);
+  device const float2* my_x = (device const float2*)(x + ulong(min(m0 + x_row, p.m - 1)) * p.k + x_column);
+  device const float2* my_norm = (device const float2*)(norm + x_column);
   const ulong w_row = min(n0 + tid, rows - 1);
   device const uint4* my_codes = (device const uint4*)(w.codes + w_row * p.k);
   device const ushort* my_scales = (device const ushort*)w.scales + w_row * (p.k / kGroup);
   device const ushort* my_biases = (device const ushort*)w.biases + w_row * (p.k / kGroup);
 
-  mt::tile<float> acc[2][2];
-  mt::tile<float> part[2][2];
+  mt::tile<float> acc[TM][2];
+  mt::tile<float> part[TM][2];
 #pragma unroll
-  for (int i = 0; i < 2; i++) {
+  for (int i = 0; i < TM; i++) {
 #pragma unroll
     for (int j = 0; j < 2; j++) {
       mt::fill(acc[i][j], 0.0f);
@@ -88,112 +100,109 @@ METAL_FUNC uint code_pair(uint word) {
   }
   float square = 0.0f;
   float total = 0.0f;  // of this thread's columns of a group
-  // a group ahead, its halves apart: a chunk of few rows leaves each threadgroup alone with the memory's latency
-  float4 next_x[2];
-  float4 next_norm[2];
-  uint4 next_codes[2][2];
+  float2 next_x[PAIRS];
+  float2 next_norm[PAIRS];
 #pragma unroll
-  for (uint half_group = 0; half_group < 2; half_group++) {
-    next_x[half_group] = my_x[half_group * (DEPTH / 4)];
-    next_norm[half_group] = kNormedInput ? float4(1.0f) : my_norm[half_group * (DEPTH / 4)];
-    next_codes[half_group][0] = my_codes[half_group * 2];
-    next_codes[half_group][1] = my_codes[half_group * 2 + 1];
+  for (int i = 0; i < PAIRS; i++) {
+    next_x[i] = my_x[i];
+    next_norm[i] = kNormedInput ? float2(1.0f) : my_norm[i];
   }
+  uint4 next_codes[2] = {my_codes[0], my_codes[1]};
   uint next_factors = uint(my_scales[0]) | (uint(my_biases[0]) << 16);
-  for (uint group0 = 0; group0 < p.k; group0 += kGroup) {
+  for (uint k0 = 0; k0 < p.k; k0 += DEPTH) {
+    const bool group_ends = (k0 & DEPTH) != 0;
+    float2 sums = float2(0.0f);  // of four columns: their squares, and they themselves
 #pragma unroll
-    for (uint half_group = 0; half_group < 2; half_group++) {
-      const bool group_ends = half_group == 1;
-      square += dot(next_x[half_group], next_x[half_group]);
-      float4 rest = next_x[half_group] * next_norm[half_group];
-      const float mine = (rest.x + rest.y) + (rest.z + rest.w);
-      total = group_ends ? total + mine : mine;
+    for (int i = 0; i < PAIRS; i++) {
+      float2 rest = next_x[i] * next_norm[i];
+      sums += float2(fma(next_x[i].x, next_x[i].x, next_x[i].y * next_x[i].y), rest.x + rest.y);
 #pragma unroll
       for (int h = 0; h < PARTS; h++) {
-        const uint2 words = pack_bfloats(rest);
-        *(threadgroup uint2*)&xs[h][x_row][x_column] = words;
-        rest -= bfloat_quad(words);
+        const uint word = pack_bfloats(rest.x, rest.y);
+        *(threadgroup uint*)&xs[h][x_row][x_column + 2 * i] = word;
+        rest -= bfloat_pair(word);
       }
-      if (live) {  // a simdgroup stages the weights that it multiplies
+    }
+    if (PAIRS == 1) {
+      sums += simd_shuffle_xor(sums, ushort(1));
+    }
+    square += sums.x;
+    total = group_ends ? total + sums.y : sums.y;
+    if (live) {  // a simdgroup stages the weights that it multiplies
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
+      for (int i = 0; i < 2; i++) {
 #pragma unroll
-          for (int c = 0; c < 2; c++) {
-            const uint first = next_codes[half_group][i][c * 2];
-            const uint second = next_codes[half_group][i][c * 2 + 1];
-            *(threadgroup uint4*)&ws[tid][i * 16 + c * 8] =
-                uint4(code_pair(first), code_pair(first >> 16), code_pair(second), code_pair(second >> 16));
+        for (int c = 0; c < 2; c++) {
+          const uint first = next_codes[i][c * 2];
+          const uint second = next_codes[i][c * 2 + 1];
+          *(threadgroup uint4*)&ws[tid][i * 16 + c * 8] =
+              uint4(code_pair(first), code_pair(first >> 16), code_pair(second), code_pair(second >> 16));
+        }
+      }
+    }
+    if (group_ends) {
+      const float sum = sum_of_lanes(total, 2 / PAIRS, LANES);
+      if (tid % LANES == 0) {
+        group_sums[x_row] = sum;
+      }
+      factors[tid] = next_factors;
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (k0 + DEPTH < p.k) {
+      const uint k = k0 + DEPTH;
+#pragma unroll
+      for (int i = 0; i < PAIRS; i++) {
+        next_x[i] = my_x[k / 2 + i];
+        next_norm[i] = kNormedInput ? float2(1.0f) : my_norm[k / 2 + i];
+      }
+      next_codes[0] = my_codes[k / 16];
+      next_codes[1] = my_codes[k / 16 + 1];
+      next_factors = uint(my_scales[k / kGroup]) | (uint(my_biases[k / kGroup]) << 16);
+    }
+    if (live) {
+#pragma unroll
+      for (int kk = 0; kk < int(DEPTH); kk += 16) {
+        mt::tile<bfloat> b0;
+        mt::tile<bfloat> b1;
+        mt::load_nk(b0, &ws[sg * 32][kk], PITCH);
+        mt::load_nk(b1, &ws[sg * 32 + 16][kk], PITCH);
+#pragma unroll
+        for (int h = PARTS - 1; h >= 0; h--) {
+#pragma unroll
+          for (int i = 0; i < TM; i++) {
+            mt::tile<bfloat> a;
+            mt::load(a, &xs[h][i * 16][kk], PITCH);
+            mt::multiply(part[i][0], part[i][1], a, b0, b1);
           }
         }
       }
       if (group_ends) {
-        float sum = total;
-        sum += simd_shuffle_xor(sum, ushort(1));
-        sum += simd_shuffle_xor(sum, ushort(2));
-        sum += simd_shuffle_xor(sum, ushort(4));
-        if (tid % 8 == 0) {
-          group_sums[x_row] = sum;
-        }
-        factors[tid] = next_factors;
-      }
-      threadgroup_barrier(mem_flags::mem_threadgroup);
-      if (group0 + kGroup < p.k) {
-        const uint k = group0 + kGroup + half_group * DEPTH;
-        next_x[half_group] = my_x[k / 4];
-        next_norm[half_group] = kNormedInput ? float4(1.0f) : my_norm[k / 4];
-        next_codes[half_group][0] = my_codes[k / 16];
-        next_codes[half_group][1] = my_codes[k / 16 + 1];
-        if (group_ends) {
-          next_factors = uint(my_scales[k / kGroup]) | (uint(my_biases[k / kGroup]) << 16);
-        }
-      }
-      if (live) {
 #pragma unroll
-        for (int kk = 0; kk < int(DEPTH); kk += 16) {
-          mt::tile<bfloat> b0;
-          mt::tile<bfloat> b1;
-          mt::load_nk(b0, &ws[sg * 32][kk], PITCH);
-          mt::load_nk(b1, &ws[sg * 32 + 16][kk], PITCH);
+        for (int j = 0; j < 2; j++) {
 #pragma unroll
-          for (int h = PARTS - 1; h >= 0; h--) {
+          for (int e = 0; e < 8; e++) {
+            const float2 factor = bfloat_pair(factors[sg * 32 + j * 16 + mt::column(e)]);
 #pragma unroll
-            for (int i = 0; i < 2; i++) {
-              mt::tile<bfloat> a;
-              mt::load(a, &xs[h][i * 16][kk], PITCH);
-              mt::multiply(part[i][0], part[i][1], a, b0, b1);
-            }
-          }
-        }
-        if (group_ends) {
-#pragma unroll
-          for (int j = 0; j < 2; j++) {
-#pragma unroll
-            for (int e = 0; e < 8; e++) {
-              const float2 factor = bfloat_pair(factors[sg * 32 + j * 16 + mt::column(e)]);
-#pragma unroll
-              for (int i = 0; i < 2; i++) {
-                const float sum = group_sums[i * 16 + mt::row(e)];
-                const float offset = fma(128.0f, factor.x, factor.y);
-                acc[i][j].set(e, fma(factor.x, part[i][j].get(e), fma(offset, sum, acc[i][j].get(e))));
-                part[i][j].set(e, 0.0f);
-              }
+            for (int i = 0; i < TM; i++) {
+              const float sum = group_sums[i * 16 + mt::row(e)];
+              const float offset = fma(128.0f, factor.x, factor.y);
+              acc[i][j].set(e, fma(factor.x, part[i][j].get(e), fma(offset, sum, acc[i][j].get(e))));
+              part[i][j].set(e, 0.0f);
             }
           }
         }
       }
-      threadgroup_barrier(mem_flags::mem_threadgroup);
     }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
   }
-  square += simd_shuffle_xor(square, ushort(1));
-  square += simd_shuffle_xor(square, ushort(2));
-  square += simd_shuffle_xor(square, ushort(4));
-  if (tid % 8 == 0) {
+  square = sum_of_lanes(square, 2 / PAIRS, LANES);
+  if (tid % LANES == 0) {
     inverses[x_row] = kNormedInput ? 1.0f : rsqrt(square / float(p.k) + p.eps);
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
   device float* y = segment == 0 ? y0 : segment == 1 ? y1 : segment == 2 ? y2 : y3;
 #pragma unroll
-  for (int i = 0; i < 2; i++) {
+  for (int i = 0; i < TM; i++) {
 #pragma unroll
     for (int j = 0; j < 2; j++) {
 #pragma unroll
@@ -207,3 +216,8 @@ METAL_FUNC uint code_pair(uint word) {
     }
   }
 }
+
+template [[host_name("router_q8_16")]] [[kernel]]
+decltype(router<16>) router<16>;
+template [[host_name("router_q8_32")]] [[kernel]]
+decltype(router<32>) router<32>;

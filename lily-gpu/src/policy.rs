@@ -149,10 +149,10 @@ pub fn gemv_norm_kernel(family: Family, form: Form, (rows, k): (usize, usize), m
         }
         // H200, 2026-11-30, 4,096 x 257 x 2,048: 153 us against 805 by gemv_norm_q8_r4_m4
         Form::Q8 if family.is_nvidia() => Gemv {
-            kernel: "router_q8".into(),
+            kernel: format!("router_q8_{}", router_tokens(m)),
             rows: 256,
             blocks: 1,
-            tokens: 32,
+            tokens: router_tokens(m),
             threads: 256,
             adds: false,
             most: None,
@@ -165,6 +165,11 @@ pub fn gemv_norm_kernel(family: Family, form: Form, (rows, k): (usize, usize), m
             Gemv::new(kernel, block, GEMV_SIMDGROUPS, tokens)
         }
     }
+}
+
+/// Tokens of a threadgroup of the router of a chunk: few where the chunk would not give every multiprocessor a threadgroup.
+fn router_tokens(m: usize) -> usize {
+    if m <= 1024 { 16 } else { 32 }
 }
 
 /// Columns of the residual stream that the kernels with their codes in threadgroup memory take.

@@ -332,7 +332,8 @@ fn checked() {
 }
 
 /// The router of a chunk: both outputs are float, and each row's are the same alone.
-fn router(rows: &[usize], k: usize, m: usize, checked: bool) -> Vec<Vec<f32>> {
+/// router.metal with `tokens` rows to a threadgroup.
+fn router(tokens: usize, rows: &[usize], k: usize, m: usize, checked: bool) -> Vec<Vec<f32>> {
     let mut random = Random::new(k as u64);
     let mut gpu = Gpu::new(checked);
     let matrices: Vec<Matrix> = (0..rows.len()).map(|i| matrix(1, rows[i], k, Q8, i as u64)).collect();
@@ -355,7 +356,7 @@ fn router(rows: &[usize], k: usize, m: usize, checked: bool) -> Vec<Vec<f32>> {
         params.encoding[i] = p.encoding;
     }
     let outputs: Vec<_> = rows.iter().map(|rows| gpu.scratch(m * rows * 4)).collect();
-    let mut dispatch = Dispatch::new("router_q8", "test")
+    let mut dispatch = Dispatch::new(format!("router_q8_{tokens}"), "test")
         .constant(1, false)
         .read(gpu.f32(&x))
         .read(gpu.f32(&weight));
@@ -370,7 +371,7 @@ fn router(rows: &[usize], k: usize, m: usize, checked: bool) -> Vec<Vec<f32>> {
         dispatch
             .unused()
             .params(&params)
-            .grid(end, m.div_ceil(32), 1)
+            .grid(end, m.div_ceil(tokens), 1)
             .threads(256),
     );
     let found: Vec<Vec<f32>> = outputs.iter().map(|&y| gpu.read_f32(y)).collect();
@@ -385,7 +386,7 @@ fn router(rows: &[usize], k: usize, m: usize, checked: bool) -> Vec<Vec<f32>> {
             })
             .collect();
         close(
-            &format!("router {rows:?} k {k} m {m}"),
+            &format!("router {rows:?} k {k} m {m}, {tokens} tokens"),
             found,
             &expected,
             F32 * 4.0,
@@ -403,13 +404,16 @@ fn router_of_a_chunk() {
         ([7, 1], 2048, 2),
         ([1, 66], 128, 32),
     ] {
-        router(&rows, k, m, false);
+        let [small, large] = [16, 32].map(|tokens| router(tokens, &rows, k, m, false));
+        assert_eq!(small, large, "a row's sums do not depend on the tile");
     }
-    let (whole, alone) = (router(&[65, 1], 192, 130, false), router(&[65, 1], 192, 1, false));
+    let [whole, alone] = [130, 1].map(|m| router(32, &[65, 1], 192, m, false));
     assert_eq!(
         whole[0][..65],
         alone[0],
         "a row's sums do not depend on the rows beside it"
     );
-    router(&[3, 1], 64, 2, true);
+    for tokens in [16, 32] {
+        router(tokens, &[3, 1], 64, 2, true);
+    }
 }
