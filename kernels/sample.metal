@@ -81,7 +81,6 @@ METAL_FUNC void hand_over(uint token, bool failed, device StepState* step, devic
   uint best = 0;
   uint id = 0xffffffffu;
   uint failed = 0;
-#pragma unroll 4
   for (uint i = slice * nsg * 32 + tid; i < params->vocab; i += slices * nsg * 32) {
     const float l = logits[i];
     failed |= is_finite(l) ? 0 : 1;

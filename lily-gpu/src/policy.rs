@@ -444,6 +444,16 @@ pub fn delta_heads(config: &ModelConfig) -> Option<&'static str> {
     }
 }
 
+/// The convolution of a chunk, and the tokens that a threadgroup of it takes. H200, 2026-11-30, 4,096 tokens of the 35B: 68 us by delta_conv_4_128, 231 by
+/// delta_conv.
+pub fn delta_conv_kernel(config: &ModelConfig) -> (String, usize) {
+    let d = &config.delta_net;
+    match (d.conv_kernel, d.key_dim, d.value_dim) {
+        (4, 128, 128) | (4, 64, 64) => (format!("delta_conv_4_{}", d.key_dim), 32),
+        _ => ("delta_conv".into(), 16),
+    }
+}
+
 /// The scan of a chunk over heads that [`delta_heads`] names.
 pub fn delta_scan_kernel(family: Family, heads: &str) -> String {
     match (family, heads) {

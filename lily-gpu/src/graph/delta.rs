@@ -67,8 +67,9 @@ impl Graph<'_> {
         );
         let o = Self::rows(s.delta_o, rows, values, 2);
         let params = self.delta_params(rows);
+        let (conv, tokens) = policy::delta_conv_kernel(self.config);
         self.pass.push(
-            Dispatch::new("delta_conv", format!("{label} convolution"))
+            Dispatch::new(conv, format!("{label} convolution"))
                 .read(raw)
                 .read(ring)
                 .read(w.conv)
@@ -83,7 +84,7 @@ impl Graph<'_> {
                 .write(beta)
                 .read(self.step)
                 .params(&params)
-                .grid(2 * d.key_heads + d.value_heads, rows.div_ceil(16), 1)
+                .grid(2 * d.key_heads + d.value_heads, rows.div_ceil(tokens), 1)
                 .threads(128),
         );
         self.pass.push(
