@@ -3,7 +3,7 @@
 use lily_model::Matrix;
 
 use crate::KernelSet;
-use crate::panel::{Inputs, PANEL_ROWS, PanelRows, TILE_TOKENS};
+use crate::panel::{Inputs, PANEL_ROWS, PanelRows, Place, TILE_TOKENS};
 use crate::pool::Pool;
 use crate::scratch::ThreadScratch;
 use crate::shared::SharedMut;
@@ -33,22 +33,34 @@ pub(crate) fn products(
         .map(|product| product.matrix.rows.div_ceil(TASK_ROWS))
         .sum();
     pool.run(tasks, &|mut task, thread| {
-        for product in products {
+        for (index, product) in products.iter().enumerate() {
             let tasks = product.matrix.rows.div_ceil(TASK_ROWS);
             if task < tasks {
                 // SAFETY: the pool gives a thread number to one task at a time.
                 let scratch = unsafe { threads.item(thread) };
-                return multiply_rows(set, product, task * TASK_ROWS, scratch);
+                let next = products.get(index + 1).map(|next| Place {
+                    matrix: next.matrix,
+                    index: 0,
+                    row: 0,
+                });
+                return multiply_rows(set, product, task * TASK_ROWS, next, scratch);
             }
             task -= tasks;
         }
     });
 }
 
-fn multiply_rows(set: KernelSet, product: &Product<'_>, first_row: usize, scratch: &mut ThreadScratch) {
+fn multiply_rows(
+    set: KernelSet,
+    product: &Product<'_>,
+    first_row: usize,
+    next: Option<Place<'_>>,
+    scratch: &mut ThreadScratch,
+) {
     let (inputs, out_cols) = (&product.inputs, product.matrix.rows);
     let ThreadScratch { panel, tile, .. } = scratch;
     for rows in PanelRows::cover(product.matrix, 0, first_row, TASK_ROWS) {
+        let rows = rows.before(out_cols, next);
         panel.load(set, rows, inputs);
         for first_token in (0..inputs.rows()).step_by(TILE_TOKENS) {
             let tokens = panel.multiply(set, rows, inputs, first_token, tile);

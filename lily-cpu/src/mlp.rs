@@ -3,7 +3,7 @@
 use lily_model::GatedMlp;
 
 use crate::KernelSet;
-use crate::panel::{Inputs, PANEL_ROWS, PanelRows, Select, TILE_TOKENS};
+use crate::panel::{Inputs, PANEL_ROWS, PanelRows, Place, Select, TILE_TOKENS};
 use crate::pool::Pool;
 use crate::profile::Recorder;
 use crate::quantize::{Layout, QuantizedRows};
@@ -82,6 +82,7 @@ pub(crate) fn feed_forward(
                 let rows = Hidden {
                     mlp,
                     index: group.expert,
+                    next: groups.get(task / blocks + 1).map(|group| group.expert),
                     inputs: Inputs {
                         select: Select::Rows(&routing.slot_rows[group.slots.clone()]),
                         ..inputs
@@ -95,6 +96,7 @@ pub(crate) fn feed_forward(
                 let rows = Hidden {
                     mlp: shared.mlp,
                     index: 0,
+                    next: None,
                     inputs,
                     out: shared_out,
                     first_slot: 0,
@@ -131,8 +133,20 @@ pub(crate) fn feed_forward(
         let width = TASK_ROWS.min(cols - first_row);
         scratch.sums[..inputs.rows() * TASK_ROWS].fill(0.0);
         if let (Some(mlp), Some(routing)) = (experts, routing) {
-            for group in groups {
+            for (index, group) in groups.iter().enumerate() {
                 let slots = group.slots.clone();
+                let next = match groups.get(index + 1) {
+                    Some(next) => Place {
+                        matrix: &mlp.down,
+                        index: next.expert,
+                        row: first_row,
+                    },
+                    None => Place {
+                        matrix: &shared.mlp.down,
+                        index: 0,
+                        row: first_row,
+                    },
+                };
                 let inputs = Inputs {
                     data: hidden,
                     cols: size,
@@ -145,7 +159,8 @@ pub(crate) fn feed_forward(
                 let (rows, weights) = (&routing.slot_rows[slots.clone()], &routing.slot_weights[slots]);
                 add_down(
                     set,
-                    PanelRows::cover(&mlp.down, group.expert, first_row, width),
+                    PanelRows::cover(&mlp.down, group.expert, first_row, width)
+                        .map(|panel| panel.before(first_row + width, Some(next))),
                     inputs,
                     scratch,
                     |slot| (rows[slot] as usize, weights[slot]),
@@ -154,9 +169,15 @@ pub(crate) fn feed_forward(
         }
         let down = &shared.mlp.down;
         let shared_inputs = Inputs::first(inputs.rows(), shared_hidden, down.cols, shared_quantized);
+        // The rows of the next task: most likely this thread has it too.
+        let next = experts.zip(groups.first()).map(|(mlp, group)| Place {
+            matrix: &mlp.down,
+            index: group.expert,
+            row: (first_row + width).min(cols - 1),
+        });
         add_down(
             set,
-            PanelRows::cover(down, 0, first_row, width),
+            PanelRows::cover(down, 0, first_row, width).map(|panel| panel.before(first_row + width, next)),
             shared_inputs,
             scratch,
             |row| (row, shared.gates[row]),
@@ -174,6 +195,8 @@ pub(crate) fn feed_forward(
 struct Hidden<'a> {
     mlp: &'a GatedMlp,
     index: usize,
+    /// The expert that comes after this one, of the same block.
+    next: Option<usize>,
     inputs: Inputs<'a>,
     out: SharedMut<'a, f32>,
     first_slot: usize,
@@ -182,9 +205,11 @@ struct Hidden<'a> {
 impl Hidden<'_> {
     fn compute(&self, set: KernelSet, first_row: usize, scratch: &mut ThreadScratch) {
         let size = self.mlp.gate.rows;
-        let gates = PanelRows::cover(&self.mlp.gate, self.index, first_row, TASK_ROWS);
-        let ups = PanelRows::cover(&self.mlp.up, self.index, first_row, TASK_ROWS);
-        for (gate, up) in gates.zip(ups) {
+        let panels = |matrix| {
+            let next = self.next.map(|index| Place { matrix, index, row: 0 });
+            PanelRows::cover(matrix, self.index, first_row, TASK_ROWS).map(move |panel| panel.before(size, next))
+        };
+        for (gate, up) in panels(&self.mlp.gate).zip(panels(&self.mlp.up)) {
             scratch.panel.load(set, gate, &self.inputs);
             scratch.second_panel.load(set, up, &self.inputs);
             for first_token in (0..self.inputs.rows()).step_by(TILE_TOKENS) {

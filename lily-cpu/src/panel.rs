@@ -12,7 +12,7 @@ use crate::aligned::Aligned;
 use crate::dequantize::DequantizeRows;
 use crate::quantize::{Layout, QuantizedRow, QuantizedRows, padded_cols, padded_groups, supports_group};
 use crate::simd::rows::{One, Rows};
-use crate::simd::{Kernel, LANES, Lanes};
+use crate::simd::{CACHE_LINE, Kernel, LANES, Lanes};
 
 /// Weight rows of a panel.
 pub(crate) const PANEL_ROWS: usize = 16;
@@ -92,6 +92,14 @@ impl<'a> Inputs<'a> {
     }
 }
 
+/// A row of a matrix.
+#[derive(Clone, Copy)]
+pub(crate) struct Place<'a> {
+    pub(crate) matrix: &'a Matrix,
+    pub(crate) index: usize,
+    pub(crate) row: usize,
+}
+
 /// Rows `first_row..first_row + rows` of matrix `index`, at most [`PANEL_ROWS`].
 #[derive(Clone, Copy)]
 pub(crate) struct PanelRows<'a> {
@@ -99,6 +107,9 @@ pub(crate) struct PanelRows<'a> {
     pub(crate) index: usize,
     pub(crate) first_row: usize,
     pub(crate) rows: usize,
+    /// The row at which the thread most likely leaves the matrix, and where it goes on from there.
+    pub(crate) leaves_at: usize,
+    pub(crate) next: Option<Place<'a>>,
 }
 
 impl<'a> PanelRows<'a> {
@@ -115,7 +126,18 @@ impl<'a> PanelRows<'a> {
             index,
             first_row,
             rows: PANEL_ROWS.min(end - first_row),
+            leaves_at: matrix.rows,
+            next: None,
         })
+    }
+
+    /// The same rows of a thread that leaves the matrix at row `leaves_at` for `next`.
+    pub(crate) fn before(self, leaves_at: usize, next: Option<Place<'a>>) -> Self {
+        PanelRows {
+            leaves_at,
+            next,
+            ..self
+        }
     }
 }
 
@@ -152,6 +174,7 @@ impl Panel {
                 group_size: quantized.group_size,
                 panel: self,
             }),
+            None if float_direct(rows.matrix, inputs) => {}
             None => set.run(DequantizeRows {
                 matrix: rows.matrix,
                 index: rows.index,
@@ -191,6 +214,13 @@ impl Panel {
                 tokens,
                 tile,
             }),
+            None if float_direct(rows.matrix, inputs) => set.run(DirectFloatTile {
+                rows,
+                inputs,
+                first_token,
+                tokens,
+                tile,
+            }),
             None => set.run(FloatTile {
                 values: &self.values[..rows.rows * inputs.cols],
                 inputs,
@@ -201,6 +231,98 @@ impl Panel {
         }
         tokens
     }
+}
+
+/// Whether products in f32 are made straight from the weights' bytes: for few rows, and codes that vectors are quickly made of.
+fn float_direct(matrix: &Matrix, inputs: &Inputs<'_>) -> bool {
+    let quick = matches!(matrix.encoding, Encoding::Affine { bits: 4 | 8, .. });
+    quick && Layout::for_rows(inputs.rows()) == Layout::Direct
+}
+
+/// A tile straight from the weights' bytes: the operations of [`FloatTile`] on the values of [`DequantizeRows`], in the same order.
+struct DirectFloatTile<'a> {
+    rows: PanelRows<'a>,
+    inputs: &'a Inputs<'a>,
+    first_token: usize,
+    tokens: usize,
+    tile: &'a mut Tile,
+}
+
+impl Kernel for DirectFloatTile<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Lanes>(self) {
+        let PanelRows {
+            matrix,
+            index,
+            first_row,
+            rows,
+            ..
+        } = self.rows;
+        for token in 0..self.tokens {
+            let x = self.inputs.row(self.first_token + token);
+            let out = &mut self.tile[token * PANEL_ROWS..][..rows];
+            for (at, out) in (0..rows).step_by(4).zip(out.chunks_mut(4)) {
+                let first = index * matrix.rows + first_row + at;
+                match (out.len(), matrix.encoding.bits()) {
+                    (4, 4) => out.copy_from_slice(&direct_floats::<V, 4, 4>(matrix, first, x)),
+                    (4, _) => out.copy_from_slice(&direct_floats::<V, 4, 8>(matrix, first, x)),
+                    (_, 4) => single_rows(out, |row| direct_floats::<V, 1, 4>(matrix, first + row, x)),
+                    (_, _) => single_rows(out, |row| direct_floats::<V, 1, 8>(matrix, first + row, x)),
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn single_rows(out: &mut [f32], product: impl Fn(usize) -> [f32; 1]) {
+    for (row, out) in out.iter_mut().enumerate() {
+        [*out] = product(row);
+    }
+}
+
+/// Products with `x` of `R` rows of `BITS`-bit codes (4 or 8), from row `first` on, all matrices counted.
+#[inline(always)]
+fn direct_floats<V: Lanes, const R: usize, const BITS: usize>(matrix: &Matrix, first: usize, x: &[f32]) -> [f32; R] {
+    let (row_bytes, group_size) = (matrix.row_bytes(), matrix.encoding.group_size().unwrap_or(x.len()));
+    let (groups, scale_type) = (x.len() / group_size, scale_type(matrix));
+    let codes = &matrix.codes[first * row_bytes..(first + R) * row_bytes];
+    let (all_scales, all_biases) = (&matrix.scales[..], &matrix.biases[..]);
+    assert!(row_bytes * 8 == x.len() * BITS && x.len() == groups * group_size && group_size.is_multiple_of(LANES));
+    let mut sums = [V::zero(); R];
+    for (group, x) in x.chunks_exact(group_size).enumerate() {
+        let (mut scales, mut biases) = ([V::zero(); R], [V::zero(); R]);
+        for r in 0..R {
+            let scale = (first + r) * groups + group;
+            scales[r] = V::splat(scale_type.read(all_scales, scale));
+            biases[r] = V::splat(scale_type.read(all_biases, scale));
+            // The rows that come next.
+            let ahead = (r + R) * row_bytes + group * group_size * BITS / 8;
+            V::prefetch(codes.as_ptr().wrapping_add(ahead));
+        }
+        for at in (0..group_size).step_by(LANES) {
+            // SAFETY: `x` has `group_size` numbers, a multiple of eight, and each row as many codes for each group.
+            unsafe {
+                let x = V::load(x.as_ptr().add(at));
+                for r in 0..R {
+                    let from = codes.as_ptr().add(r * row_bytes + (group * group_size + at) * BITS / 8);
+                    let code = if BITS == 4 {
+                        V::from_u4(u32::from_le_bytes(from.cast::<[u8; 4]>().read()))
+                    } else {
+                        V::from_u8(u64::from_le_bytes(from.cast::<[u8; 8]>().read()))
+                    };
+                    sums[r] = code.mul_add(scales[r], biases[r]).mul_add(x, sums[r]);
+                }
+            }
+        }
+    }
+    let mut totals = [0.0; R];
+    for r in 0..R {
+        totals[r] = sums[r].sum();
+    }
+    totals
 }
 
 struct FloatTile<'a> {
@@ -278,25 +400,24 @@ pub(crate) fn dot_tile<V: Lanes, const R: usize, const T: usize>(w: &[f32], x: [
     totals
 }
 
-/// Eight scales (or biases) from group `first` on, 0 beyond the last.
+/// The scales (or biases) of `count` groups, up to eight, and 0 beyond. `scales` starts with them and may go on.
 #[inline(always)]
-fn eight_scales<V: Lanes>(float: FloatType, scales: &[u8], first: usize) -> V {
-    if float == FloatType::Bf16
-        && let Some(eight) = scales.get(2 * first..2 * (first + LANES))
-    {
+fn some_scales<V: Lanes>(float: FloatType, scales: &[u8], count: usize) -> V {
+    if float == FloatType::Bf16 && scales.len() >= 2 * LANES {
         // SAFETY: the slice has eight numbers.
-        return unsafe { V::load_bf16(eight.as_ptr()) };
+        let eight = unsafe { V::load_bf16(scales.as_ptr()) };
+        return if count == LANES { eight } else { eight.first(count) };
     }
-    let values = read_scales(float, scales, first);
+    let values = read_scales(float, scales, count);
     // SAFETY: eight numbers.
     unsafe { V::load(values.as_ptr()) }
 }
 
-/// As [`eight_scales`], for any format and the end of a row.
+/// As [`some_scales`], for any format and the end of a matrix.
 #[cold]
-fn read_scales(float: FloatType, scales: &[u8], first: usize) -> [f32; LANES] {
+fn read_scales(float: FloatType, scales: &[u8], count: usize) -> [f32; LANES] {
     let mut values = [0.0; LANES];
-    for (group, value) in (first..scales.len() / float.size()).zip(&mut values) {
+    for (group, value) in values.iter_mut().enumerate().take(count) {
         *value = float.read(scales, group);
     }
     values
@@ -326,6 +447,7 @@ impl Kernel for InterleaveRows<'_> {
             index,
             first_row,
             rows,
+            ..
         } = self.rows;
         let group_bytes = self.group_size / 2;
         let (padded, groups) = (
@@ -337,11 +459,10 @@ impl Kernel for InterleaveRows<'_> {
         // Numbers from one step of a row to the next, from block to block, and the same of scales.
         let stride = 2 * LANES * side_by_side;
         let (block_codes, block_scales) = (side_by_side * LANES * self.group_size, side_by_side * LANES);
+        let scale_bytes = matrix.row_scales(0, 0).len();
         for row in 0..rows {
-            let (scales, biases) = (
-                matrix.row_scales(index, first_row + row),
-                matrix.row_biases(index, first_row + row),
-            );
+            let first_scale = (index * matrix.rows + first_row + row) * scale_bytes;
+            let (scales, biases) = (&matrix.scales[first_scale..], &matrix.biases[first_scale..]);
             let codes = matrix.row_codes(index, first_row + row);
             let (bundle, place) = (row / side_by_side, row % side_by_side);
             let to = &mut self.panel.codes[bundle * side_by_side * padded..(bundle + 1) * side_by_side * padded];
@@ -355,6 +476,10 @@ impl Kernel for InterleaveRows<'_> {
                     &filled[..LANES * group_bytes]
                 };
                 let at = (bundle * groups / LANES + block) * block_scales + place * LANES;
+                let (skipped, count) = (
+                    block * LANES * scale_type.size(),
+                    LANES.min(scale_bytes / scale_type.size() - block * LANES),
+                );
                 let (to_scales, to_biases) = (
                     &mut self.panel.scales[at..at + LANES],
                     &mut self.panel.biases[at..at + LANES],
@@ -363,8 +488,8 @@ impl Kernel for InterleaveRows<'_> {
                 unsafe {
                     let to = to.as_mut_ptr().add(place * 2 * LANES);
                     V::interleave_groups(codes.as_ptr(), group_bytes, to, stride);
-                    eight_scales::<V>(scale_type, scales, block * LANES).store(to_scales.as_mut_ptr());
-                    eight_scales::<V>(scale_type, biases, block * LANES).store(to_biases.as_mut_ptr());
+                    some_scales::<V>(scale_type, &scales[skipped..], count).store(to_scales.as_mut_ptr());
+                    some_scales::<V>(scale_type, &biases[skipped..], count).store(to_biases.as_mut_ptr());
                 }
             }
         }
@@ -475,37 +600,44 @@ impl InterleavedWeights<'_> {
                 }
             }
         }
-        // No closures: they are not compiled for the instruction set, and their calls would take as long as the products.
-        let rows = R * side_by_side;
-        let mut all = [[V::zero(); LANES]; T];
-        for (t, all) in all.iter_mut().enumerate() {
-            for row in 0..rows.min(LANES) {
-                all[row] = V::Rows::row(lanes[row / side_by_side][t], row % side_by_side);
-            }
+        store_sums::<V, R, T>(&lanes, out);
+    }
+}
+
+/// Writes the sums of the lanes of `R` vectors of weight rows by `T` tokens to `out`, which has tokens [`PANEL_ROWS`] apart.
+#[inline(always)]
+fn store_sums<V: Lanes, const R: usize, const T: usize>(lanes: &[[<V::Rows as Rows>::Floats; T]; R], out: &mut [f32]) {
+    let side_by_side = V::Rows::ROWS;
+    // No closures: they are not compiled for the instruction set, and their calls would take as long as the products.
+    let rows = R * side_by_side;
+    let mut all = [[V::zero(); LANES]; T];
+    for (t, all) in all.iter_mut().enumerate() {
+        for row in 0..rows.min(LANES) {
+            all[row] = V::Rows::row(lanes[row / side_by_side][t], row % side_by_side);
         }
-        if rows == LANES {
-            // The same as below, eight sums at once.
-            for (t, all) in all.iter().enumerate() {
-                let out = &mut out[t * PANEL_ROWS..t * PANEL_ROWS + LANES];
-                // SAFETY: room for eight numbers.
-                unsafe { V::sums(*all).store(out.as_mut_ptr()) };
-            }
-        } else if rows == 4 && T == 2 {
-            let (first, second) = (all[0], all[T - 1]);
-            let both = [
-                first[0], first[1], first[2], first[3], second[0], second[1], second[2], second[3],
-            ];
-            let mut sums = [0.0; LANES];
+    }
+    if rows == LANES {
+        // The same as below, eight sums at once.
+        for (t, all) in all.iter().enumerate() {
+            let out = &mut out[t * PANEL_ROWS..t * PANEL_ROWS + LANES];
             // SAFETY: room for eight numbers.
-            unsafe { V::sums(both).store(sums.as_mut_ptr()) };
-            for (t, sums) in sums.chunks_exact(4).enumerate() {
-                out[t * PANEL_ROWS..t * PANEL_ROWS + 4].copy_from_slice(sums);
-            }
-        } else {
-            for (t, all) in all.iter().enumerate() {
-                for row in 0..rows {
-                    out[t * PANEL_ROWS + row] = all[row].sum();
-                }
+            unsafe { V::sums(*all).store(out.as_mut_ptr()) };
+        }
+    } else if rows == 4 && T == 2 {
+        let (first, second) = (all[0], all[T - 1]);
+        let both = [
+            first[0], first[1], first[2], first[3], second[0], second[1], second[2], second[3],
+        ];
+        let mut sums = [0.0; LANES];
+        // SAFETY: room for eight numbers.
+        unsafe { V::sums(both).store(sums.as_mut_ptr()) };
+        for (t, sums) in sums.chunks_exact(4).enumerate() {
+            out[t * PANEL_ROWS..t * PANEL_ROWS + 4].copy_from_slice(sums);
+        }
+    } else {
+        for (t, all) in all.iter().enumerate() {
+            for row in 0..rows {
+                out[t * PANEL_ROWS + row] = all[row].sum();
             }
         }
     }
@@ -556,213 +688,256 @@ impl Kernel for DirectTile<'_> {
 
     #[inline(always)]
     fn run<V: Lanes>(self) {
+        let weights = DirectRows::new(self.rows, self.quantized.group_size);
+        let row = |token: usize| self.quantized.row(self.inputs.index(self.first_token + token));
         let mut token = 0;
         while token < self.tokens {
-            let row = |token: usize| self.quantized.row(self.inputs.index(self.first_token + token));
             let out = &mut self.tile[token * PANEL_ROWS..];
             if self.tokens - token >= 2 {
-                direct_rows::<V, 2>(self.rows, self.quantized.group_size, [row(token), row(token + 1)], out);
+                weights.multiply::<V, 2>(&[row(token), row(token + 1)], out);
                 token += 2;
             } else {
-                direct_rows::<V, 1>(self.rows, self.quantized.group_size, [row(token)], out);
+                weights.multiply::<V, 1>(&[row(token)], out);
                 token += 1;
             }
         }
     }
 }
 
-#[inline(always)]
-fn direct_rows<V: Lanes, const T: usize>(
-    panel: PanelRows<'_>,
-    group_size: usize,
-    x: [QuantizedRow<'_>; T],
-    out: &mut [f32],
-) {
-    let PanelRows {
-        matrix,
-        index,
-        first_row,
-        rows,
-    } = panel;
-    // Looked up once: a row of 512 columns takes less time than finding its slices.
-    let (row_bytes, scale_bytes) = (matrix.row_bytes(), matrix.row_scales(0, 0).len());
-    let first = index * matrix.rows + first_row;
-    let codes = &matrix.codes[first * row_bytes..(first + rows) * row_bytes];
-    let scales = &matrix.scales[first * scale_bytes..(first + rows) * scale_bytes];
-    let biases = &matrix.biases[first * scale_bytes..(first + rows) * scale_bytes];
-    let scale_type = scale_type(matrix);
-    let mut row = 0;
-    while row < rows {
-        let side_by_side = if rows - row >= V::Rows::ROWS { V::Rows::ROWS } else { 1 };
-        let weights = DirectRows {
-            codes: &codes[row * row_bytes..(row + side_by_side) * row_bytes],
-            scales: &scales[row * scale_bytes..(row + side_by_side) * scale_bytes],
-            biases: &biases[row * scale_bytes..(row + side_by_side) * scale_bytes],
-            row_bytes,
-            scale_bytes,
-            scale_type,
-            group_size,
-        };
-        if side_by_side == V::Rows::ROWS {
-            weights.multiply::<V::Rows, T>(&x, &mut out[row..]);
-        } else {
-            weights.multiply::<One<V>, T>(&x, &mut out[row..]);
-        }
-        row += side_by_side;
-    }
-}
-
 /// Columns of 32 bytes.
 const CHUNK: usize = 64;
-const CACHE_LINE: usize = 64;
 /// How many bytes ahead a product straight from the weights' bytes asks for cache lines: the rows that come next.
 const PREFETCH: usize = 8192;
 
-/// [`Rows::ROWS`] weight rows.
+/// The weight rows of a panel as they are in the file.
 struct DirectRows<'a> {
+    rows: usize,
     codes: &'a [u8],
+    /// Scales and biases from the first row on to the end of the matrix.
     scales: &'a [u8],
     biases: &'a [u8],
     row_bytes: usize,
     scale_bytes: usize,
     scale_type: FloatType,
     group_size: usize,
+    /// Where what comes [`PREFETCH`] bytes after a row of the panel is.
+    ahead: Ahead<'a>,
 }
 
-impl DirectRows<'_> {
+/// Groups `first` to `first + count - 1`, up to eight, of `chunks` chunks each.
+#[derive(Clone, Copy)]
+struct Block {
+    first: usize,
+    count: usize,
+    chunks: usize,
+}
+
+/// The bytes that a thread reads soon.
+#[derive(Clone, Copy)]
+struct Ahead<'a> {
+    /// From the panel's first row on: those of its matrix, and of what follows it from row `leaves_at` on.
+    here: [&'a [u8]; 3],
+    there: Option<[&'a [u8]; 3]>,
+    leaves_at: usize,
+    /// Rows of [`PREFETCH`] bytes.
+    rows: usize,
+}
+
+/// Codes, scales and biases from a row on.
+fn bytes_from<'a>(place: Place<'a>) -> [&'a [u8]; 3] {
+    let (matrix, row) = (place.matrix, place.index * place.matrix.rows + place.row);
+    let scale_bytes = matrix.row_scales(0, 0).len();
+    [
+        &matrix.codes[row * matrix.row_bytes()..],
+        &matrix.scales[row * scale_bytes..],
+        matrix.biases.get(row * scale_bytes..).unwrap_or(&[]),
+    ]
+}
+
+impl<'a> DirectRows<'a> {
+    // Looked up once for a panel: a row of 512 columns takes less time than finding its slices.
+    fn new(panel: PanelRows<'a>, group_size: usize) -> DirectRows<'a> {
+        let matrix = panel.matrix;
+        let (row_bytes, scale_bytes) = (matrix.row_bytes(), matrix.row_scales(0, 0).len());
+        let here = bytes_from(Place {
+            matrix,
+            index: panel.index,
+            row: panel.first_row,
+        });
+        DirectRows {
+            rows: panel.rows,
+            codes: &here[0][..panel.rows * row_bytes],
+            scales: here[1],
+            biases: here[2],
+            row_bytes,
+            scale_bytes,
+            scale_type: scale_type(matrix),
+            group_size,
+            ahead: Ahead {
+                here,
+                there: panel.next.map(bytes_from),
+                leaves_at: panel.leaves_at - panel.first_row,
+                rows: PREFETCH / row_bytes,
+            },
+        }
+    }
+
+    /// The products with `T` rows; `out` has tokens [`PANEL_ROWS`] apart.
     #[inline(always)]
-    fn multiply<B: Rows, const T: usize>(&self, x: &[QuantizedRow<'_>; T], out: &mut [f32]) {
+    fn multiply<V: Lanes, const T: usize>(&self, x: &[QuantizedRow<'_>; T], out: &mut [f32]) {
+        const BUNDLES: usize = 4;
+        let side_by_side = V::Rows::ROWS;
+        let mut row = 0;
+        while self.rows - row >= BUNDLES * side_by_side {
+            let lanes = [
+                self.lanes::<V::Rows, T>(row, x),
+                self.lanes::<V::Rows, T>(row + side_by_side, x),
+                self.lanes::<V::Rows, T>(row + 2 * side_by_side, x),
+                self.lanes::<V::Rows, T>(row + 3 * side_by_side, x),
+            ];
+            store_sums::<V, BUNDLES, T>(&lanes, &mut out[row..]);
+            row += BUNDLES * side_by_side;
+        }
+        for row in row..self.rows {
+            let lanes = self.lanes::<One<V>, T>(row, x);
+            for t in 0..T {
+                out[t * PANEL_ROWS + row] = lanes[t].sum();
+            }
+        }
+    }
+
+    /// The lanes of rows `row` to `row + B::ROWS - 1`.
+    #[inline(always)]
+    fn lanes<B: Rows, const T: usize>(&self, row: usize, x: &[QuantizedRow<'_>; T]) -> [B::Floats; T] {
         let chunks = self.group_size / CHUNK;
         let groups = 2 * self.row_bytes / self.group_size;
         assert!(self.row_bytes == groups * chunks * CHUNK / 2);
-        assert!(self.codes.len() == B::ROWS * self.row_bytes);
-        assert!(self.scales.len() == B::ROWS * self.scale_bytes && self.biases.len() == self.scales.len());
+        assert!((row + B::ROWS) * self.row_bytes <= self.codes.len());
         let padded = groups.next_multiple_of(LANES);
         assert!(
             x.iter().all(|x| x.codes.len() >= groups * self.group_size
                 && x.scales.len() >= padded
                 && x.sums.len() >= padded)
         );
+        let ahead = self.prefetch_scales::<B>(row);
         let mut lanes = [B::zero(); T];
-        if chunks == 1 && padded == groups {
-            for first in (0..groups).step_by(LANES) {
-                // SAFETY: the groups from `first` to `first + 7` exist.
-                unsafe { self.add_block::<B, T>(x, first, &mut lanes) };
-            }
-        } else {
-            for first in (0..groups).step_by(LANES) {
-                // SAFETY: group `first` exists.
-                unsafe { self.add_some_groups::<B, T>(x, first, LANES.min(groups - first), &mut lanes) };
-            }
-        }
-        for t in 0..T {
-            for row in 0..B::ROWS {
-                out[t * PANEL_ROWS + row] = B::row(lanes[t], row).sum();
-            }
-        }
-    }
-
-    /// Adds eight groups of 64 columns. Decode spends its time here: written out, so that the sums stay in registers.
-    ///
-    /// # Safety
-    /// The rows and the rows of `x` have the groups `first` to `first + 7`.
-    #[inline(always)]
-    unsafe fn add_block<B: Rows, const T: usize>(
-        &self,
-        x: &[QuantizedRow<'_>; T],
-        first: usize,
-        lanes: &mut [B::Floats; T],
-    ) {
-        for row in 0..B::ROWS {
-            let ahead = row * self.row_bytes + first * CHUNK / 2 + PREFETCH;
-            for line in (0..LANES * CHUNK / 2).step_by(CACHE_LINE) {
-                B::Lanes::prefetch(self.codes.as_ptr().wrapping_add(ahead + line));
-            }
-        }
-        // SAFETY: the caller's promise.
-        let sums = unsafe {
-            [
-                self.group_sums::<B, T>(x, first),
-                self.group_sums::<B, T>(x, first + 1),
-                self.group_sums::<B, T>(x, first + 2),
-                self.group_sums::<B, T>(x, first + 3),
-                self.group_sums::<B, T>(x, first + 4),
-                self.group_sums::<B, T>(x, first + 5),
-                self.group_sums::<B, T>(x, first + 6),
-                self.group_sums::<B, T>(x, first + 7),
-            ]
-        };
-        let [a, b, c, d, e, f, g, h] = sums;
-        let weights = self.groups::<B>(first);
-        for t in 0..T {
-            let totals = B::totals([a[t], b[t], c[t], d[t], e[t], f[t], g[t], h[t]]);
-            // SAFETY: the caller's promise.
-            lanes[t] = add_groups(lanes[t], totals, &weights, &unsafe { Groups::of(&x[t], first) });
-        }
-    }
-
-    /// The sums of a group of 64 columns.
-    ///
-    /// # Safety
-    /// The rows and the rows of `x` have the group.
-    #[inline(always)]
-    unsafe fn group_sums<B: Rows, const T: usize>(&self, x: &[QuantizedRow<'_>; T], group: usize) -> [B::Sums; T] {
-        // SAFETY: the caller's promise.
-        let weights = unsafe { B::load_nibbles(self.codes.as_ptr().add(group * CHUNK / 2), self.row_bytes) };
-        let mut sums = [B::zero_sums(); T];
-        for t in 0..T {
-            // SAFETY: the caller's promise.
-            sums[t] = B::settle(unsafe { dot_chunk::<B>(sums[t], &weights, &x[t], group) });
-        }
-        sums
-    }
-
-    /// Adds `count` groups of any size, up to eight.
-    ///
-    /// # Safety
-    /// The rows and the rows of `x` have the groups `first` to `first + count - 1`.
-    #[inline(always)]
-    unsafe fn add_some_groups<B: Rows, const T: usize>(
-        &self,
-        x: &[QuantizedRow<'_>; T],
-        first: usize,
-        count: usize,
-        lanes: &mut [B::Floats; T],
-    ) {
-        let chunks = self.group_size / CHUNK;
-        let mut sums = [[B::zero_sums(); T]; LANES];
-        for (lane, sums) in sums.iter_mut().enumerate().take(count) {
-            for chunk in (first + lane) * chunks..(first + lane + 1) * chunks {
-                // SAFETY: the caller's promise.
-                let weights = unsafe { B::load_nibbles(self.codes.as_ptr().add(chunk * CHUNK / 2), self.row_bytes) };
-                for (sums, x) in sums.iter_mut().zip(x) {
-                    // SAFETY: the caller's promise.
-                    *sums = unsafe { dot_chunk::<B>(*sums, &weights, x, chunk) };
+        for first in (0..groups).step_by(LANES) {
+            let count = groups - first;
+            // Constants, so that the usual block is compiled without a branch in it.
+            let usual = Block {
+                first,
+                count: LANES,
+                chunks: 1,
+            };
+            // SAFETY: the rows have the groups from `first` on, `count` of them.
+            unsafe {
+                if chunks == 1 && count >= LANES {
+                    self.add_block::<B, T>(row, x, usual, ahead, &mut lanes);
+                } else {
+                    let count = LANES.min(count);
+                    self.add_block::<B, T>(row, x, Block { first, count, chunks }, ahead, &mut lanes);
                 }
             }
         }
-        let weights = self.groups::<B>(first);
+        lanes
+    }
+
+    /// Asks for the scales and biases that come [`PREFETCH`] bytes of codes after row `row`; where the codes do is returned.
+    #[inline(always)]
+    fn prefetch_scales<B: Rows>(&self, row: usize) -> *const u8 {
+        let ahead = row + self.ahead.rows;
+        let (bytes, ahead) = match &self.ahead.there {
+            Some(there) if ahead >= self.ahead.leaves_at => (there, ahead - self.ahead.leaves_at),
+            _ => (&self.ahead.here, ahead),
+        };
+        let [codes, scales, biases] = bytes;
+        for line in (0..B::ROWS * self.scale_bytes).step_by(CACHE_LINE) {
+            let at = ahead * self.scale_bytes + line;
+            B::Lanes::prefetch(scales.as_ptr().wrapping_add(at));
+            B::Lanes::prefetch(biases.as_ptr().wrapping_add(at));
+        }
+        codes.as_ptr().wrapping_add(ahead * self.row_bytes)
+    }
+
+    /// Adds the groups of `block`. Decode spends its time here: written out, so that the sums stay in registers.
+    ///
+    /// # Safety
+    /// The rows and the rows of `x` have these groups.
+    #[inline(always)]
+    unsafe fn add_block<B: Rows, const T: usize>(
+        &self,
+        row: usize,
+        x: &[QuantizedRow<'_>; T],
+        block: Block,
+        ahead: *const u8,
+        lanes: &mut [B::Floats; T],
+    ) {
+        let Block { first, count, chunks } = block;
+        for row in 0..B::ROWS {
+            let start = row * self.row_bytes + first * chunks * CHUNK / 2;
+            for line in (0..count * chunks * CHUNK / 2).step_by(CACHE_LINE) {
+                B::Lanes::prefetch(ahead.wrapping_add(start + line));
+            }
+        }
+        let codes = self.codes[row * self.row_bytes..].as_ptr();
+        let group = |group: usize| (codes, first + group, if group < count { chunks } else { 0 });
+        // SAFETY: the caller's promise; groups that are not there have no chunks.
+        let [a, b, c, d, e, f, g, h] = unsafe {
+            [
+                self.group_sums::<B, T>(x, group(0)),
+                self.group_sums::<B, T>(x, group(1)),
+                self.group_sums::<B, T>(x, group(2)),
+                self.group_sums::<B, T>(x, group(3)),
+                self.group_sums::<B, T>(x, group(4)),
+                self.group_sums::<B, T>(x, group(5)),
+                self.group_sums::<B, T>(x, group(6)),
+                self.group_sums::<B, T>(x, group(7)),
+            ]
+        };
+        let weights = self.groups::<B>(row, first, count);
         for t in 0..T {
-            let totals = B::totals(sums.map(|sums| sums[t]));
+            let totals = B::totals([a[t], b[t], c[t], d[t], e[t], f[t], g[t], h[t]]);
             // SAFETY: rows of activations have whole blocks of groups.
             lanes[t] = add_groups(lanes[t], totals, &weights, &unsafe { Groups::of(&x[t], first) });
         }
     }
 
+    /// The sums of a group, of `chunks` chunks, of the rows that start at `codes`.
+    ///
+    /// # Safety
+    /// The rows and the rows of `x` have these chunks.
     #[inline(always)]
-    fn groups<B: Rows>(&self, first: usize) -> Groups<B> {
-        let last = B::ROWS - 1;
-        let last_scales = &self.scales[last * self.scale_bytes..];
-        let last_biases = &self.biases[last * self.scale_bytes..];
-        let (scale_type, bytes) = (self.scale_type, self.scale_bytes);
+    unsafe fn group_sums<B: Rows, const T: usize>(
+        &self,
+        x: &[QuantizedRow<'_>; T],
+        (codes, group, chunks): (*const u8, usize, usize),
+    ) -> [B::Sums; T] {
+        let mut sums = [B::zero_sums(); T];
+        for chunk in group * chunks..(group + 1) * chunks {
+            // SAFETY: the caller's promise.
+            let weights = unsafe { B::load_nibbles(codes.add(chunk * CHUNK / 2), self.row_bytes) };
+            for t in 0..T {
+                // SAFETY: the caller's promise.
+                sums[t] = B::settle(unsafe { dot_chunk::<B>(sums[t], &weights, &x[t], chunk) });
+            }
+        }
+        sums
+    }
+
+    /// Scales and biases of groups of the rows from `row` on.
+    #[inline(always)]
+    fn groups<B: Rows>(&self, row: usize, first: usize, count: usize) -> Groups<B> {
+        let from = row * self.scale_bytes + first * self.scale_type.size();
+        let last = from + (B::ROWS - 1) * self.scale_bytes;
+        let float = self.scale_type;
         Groups {
             scale: B::from_rows(
-                eight_scales::<B::Lanes>(scale_type, &self.scales[..bytes], first),
-                eight_scales::<B::Lanes>(scale_type, last_scales, first),
+                some_scales::<B::Lanes>(float, &self.scales[from..], count),
+                some_scales::<B::Lanes>(float, &self.scales[last..], count),
             ),
             sum: B::from_rows(
-                eight_scales::<B::Lanes>(scale_type, &self.biases[..bytes], first),
-                eight_scales::<B::Lanes>(scale_type, last_biases, first),
+                some_scales::<B::Lanes>(float, &self.biases[from..], count),
+                some_scales::<B::Lanes>(float, &self.biases[last..], count),
             ),
         }
     }

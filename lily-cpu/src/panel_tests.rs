@@ -154,6 +154,15 @@ fn f32_products_of_every_encoding() {
             let out = product(set, &matrix, 1, &inputs);
             let error = error(&matrix, 1, &inputs, &out);
             assert!(error < 1e-6, "{} {encoding:?}: {error}", set.name());
+            // Few rows are multiplied straight from the bytes, in the same order.
+            for count in [1, 3] {
+                let few = product(set, &matrix, 1, &Inputs::first(count, &x, 256, None));
+                assert!(
+                    few == out[..count * matrix.rows],
+                    "{} {encoding:?}: {count} rows",
+                    set.name()
+                );
+            }
         }
     }
 }

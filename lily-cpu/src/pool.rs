@@ -1,7 +1,9 @@
-//! The worker threads: one parallel region at a time, its tasks handed out one by one.
+//! The worker threads: one parallel region at a time. Each thread has a share of the tasks, which it takes in order, so that it walks
+//! through memory; when its share is done it takes from the end of another's.
 
 use std::any::Any;
 use std::cell::UnsafeCell;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -31,7 +33,8 @@ pub(crate) struct Pool {
 struct Control {
     /// Epoch, open flag, stop flag, number of workers inside.
     state: AtomicU64,
-    next: AtomicUsize,
+    /// What is left of each thread's tasks.
+    shares: Vec<Share>,
     region: UnsafeCell<Region>,
     sleepers: AtomicUsize,
     lock: Mutex<()>,
@@ -41,7 +44,31 @@ struct Control {
 
 struct Region {
     task: Option<*const Task<'static>>,
-    tasks: usize,
+}
+
+/// Tasks `first..end`, both in one word: `end` in the upper half. In a cache line of its own.
+#[repr(align(64))]
+struct Share(AtomicU64);
+
+impl Share {
+    fn set(&self, tasks: Range<usize>) {
+        // Read after `Control::state`, which orders it.
+        self.0
+            .store((tasks.end as u64) << 32 | tasks.start as u64, Ordering::Relaxed);
+    }
+
+    /// The first task, or the last.
+    fn take(&self, last: bool) -> Option<usize> {
+        let split = |share: u64| ((share & u64::from(u32::MAX)) as usize, (share >> 32) as usize);
+        let taken = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |share| {
+            let (first, end) = split(share);
+            (first < end).then(|| if last { share - (1 << 32) } else { share + 1 })
+        });
+        taken.ok().map(|share| {
+            let (first, end) = split(share);
+            if last { end - 1 } else { first }
+        })
+    }
 }
 
 // SAFETY: `region` is written only while no region is open and no worker is inside (`Pool::run` takes `&mut self` and waits for
@@ -55,8 +82,8 @@ impl Pool {
     pub(crate) fn new(threads: usize) -> Result<Pool, CpuError> {
         let control = Arc::new(Control {
             state: AtomicU64::new(0),
-            next: AtomicUsize::new(0),
-            region: UnsafeCell::new(Region { task: None, tasks: 0 }),
+            shares: (0..threads).map(|_| Share(AtomicU64::new(0))).collect(),
+            region: UnsafeCell::new(Region { task: None }),
             sleepers: AtomicUsize::new(0),
             lock: Mutex::new(()),
             wake: Condvar::new(),
@@ -82,7 +109,7 @@ impl Pool {
         self.workers.len() + 1
     }
 
-    /// Calls `task(index, thread)` once for each `index` below `tasks`, in any order, on any of the threads
+    /// Calls `task(index, thread)` once for each `index` below `tasks` (at most 2^32 - 1), on any of the threads
     /// (`thread` < [`Pool::threads`], never the same number twice at once). Panics where a task does.
     pub(crate) fn run(&mut self, tasks: usize, task: &(dyn Fn(usize, usize) + Sync)) {
         if self.workers.is_empty() || tasks <= 1 {
@@ -95,18 +122,18 @@ impl Pool {
         let erased: *const Task<'static> = unsafe { std::mem::transmute(erased) };
         // SAFETY: the last region was closed and empty when the previous call returned, so no worker reads this now.
         unsafe {
-            *control.region.get() = Region {
-                task: Some(erased),
-                tasks,
-            };
+            *control.region.get() = Region { task: Some(erased) };
         }
-        control.next.store(0, Ordering::Relaxed);
+        let threads = self.threads();
+        for (thread, share) in control.shares.iter().enumerate() {
+            share.set(tasks * thread / threads..tasks * (thread + 1) / threads);
+        }
         control.state.fetch_add(EPOCH | OPEN, Ordering::SeqCst);
         if control.sleepers.load(Ordering::SeqCst) > 0 {
             let _guard = control.guard();
             control.wake.notify_all();
         }
-        control.take_tasks(task, tasks, 0);
+        control.take_tasks(task, 0);
         control.state.fetch_and(!OPEN, Ordering::SeqCst);
         let mut waited = 0u32;
         while control.state.load(Ordering::Acquire) & ACTIVE != 0 {
@@ -144,14 +171,16 @@ impl Control {
         self.lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take_tasks(&self, task: &Task<'_>, tasks: usize, thread: usize) {
+    fn take_tasks(&self, task: &Task<'_>, thread: usize) {
+        let (before, own) = self.shares.split_at(thread);
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            loop {
-                let index = self.next.fetch_add(1, Ordering::Relaxed);
-                if index >= tasks {
-                    break;
-                }
+            while let Some(index) = own[0].take(false) {
                 task(index, thread);
+            }
+            for other in own[1..].iter().chain(before) {
+                while let Some(index) = other.take(true) {
+                    task(index, thread);
+                }
             }
         }));
         if let Err(panic) = outcome {
@@ -164,10 +193,10 @@ impl Control {
         while let Some(epoch) = self.join_region(seen) {
             seen = epoch;
             // SAFETY: this worker is inside an open region (see `Sync`).
-            let (task, tasks) = unsafe { ((*self.region.get()).task, (*self.region.get()).tasks) };
+            let task = unsafe { (*self.region.get()).task };
             if let Some(task) = task {
                 // SAFETY: `Pool::run` keeps the closure alive until this worker has left.
-                self.take_tasks(unsafe { &*task }, tasks, thread);
+                self.take_tasks(unsafe { &*task }, thread);
             }
             self.state.fetch_sub(1, Ordering::Release);
         }

@@ -186,6 +186,14 @@ impl<D: DotAdd> Lanes for F32x8<D> {
             _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps::<1>(two, two)))
         }
     }
+    #[inline(always)]
+    fn first(self, count: usize) -> Self {
+        const MASK: [u32; 2 * LANES] = [!0, !0, !0, !0, !0, !0, !0, !0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let mask = &MASK[LANES - count..2 * LANES - count];
+        // SAFETY: the slice has eight words.
+        let mask = unsafe { _mm256_loadu_ps(mask.as_ptr().cast()) };
+        lanes!(_mm256_and_ps(self.0, mask))
+    }
 
     type Rows = D::Rows;
     type Codes = __m256i;

@@ -14,6 +14,8 @@ use crate::{CpuError, KernelSet};
 
 /// f32 lanes of one vector.
 pub(crate) const LANES: usize = 8;
+/// Bytes that a prefetch brings.
+pub(crate) const CACHE_LINE: usize = 64;
 
 /// Eight f32 numbers.
 ///
@@ -55,6 +57,16 @@ pub(crate) trait Lanes: Copy {
     fn sums(all: [Self; LANES]) -> Self;
     /// The largest lane.
     fn max_lane(self) -> f32;
+    /// The first `count` lanes (at most eight), and 0 in the others.
+    #[inline(always)]
+    fn first(self, count: usize) -> Self {
+        let mut lanes = [0.0f32; LANES];
+        // SAFETY: eight numbers.
+        unsafe { self.store(lanes.as_mut_ptr()) };
+        lanes[count..].fill(0.0);
+        // SAFETY: as above.
+        unsafe { Self::load(lanes.as_ptr()) }
+    }
 
     /// Vectors of integer products.
     type Rows: rows::Rows<Lanes = Self>;
