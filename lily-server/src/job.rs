@@ -1,15 +1,15 @@
 //! A chat request in the terms that all APIs share, and its way to the engine.
 
 use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
-use futures_util::Stream;
-use futures_util::stream::{SelectAll, unfold};
 use lily_engine::{Event, FinishReason, GenerateRequest, Generation, ReasoningBudget, ReplyFormat, Sampling};
 use lily_model::{ChatInput, Checkpoint, GenerationConfig};
 use serde_json::{Map, Value};
-use tokio::time::Instant;
+use tokio::time::Sleep;
 
 use crate::app::{App, AppState};
 use crate::error::ApiError;
@@ -166,7 +166,7 @@ impl ChatJob {
     pub async fn start(self, app: &AppState) -> Result<Vec<Reply>, ApiError> {
         let shared = Arc::clone(app);
         // A long conversation takes a while to render and tokenize; other requests must not wait for it.
-        let work = tokio::task::spawn_blocking(move || {
+        blocking(move || {
             let mut prompt = self.prompt(&shared.checkpoint)?;
             prompt.tokens = shared
                 .replays
@@ -180,10 +180,17 @@ impl ChatJob {
                     Ok(reply.remembered(prompt.tokens.clone()))
                 })
                 .collect()
-        });
-        work.await
-            .map_err(|error| ApiError::Internal(format!("the request could not be prepared: {error}")))?
+        })
+        .await
     }
+}
+
+/// Does work that may take a while, such as tokenizing, on a thread of its own: one thread serves all connections.
+pub async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| ApiError::Internal(format!("the request could not be prepared: {error}")))?
 }
 
 /// The request's wishes over the checkpoint's defaults.
@@ -231,8 +238,8 @@ pub struct Reply {
     ready: VecDeque<ReplyEvent>,
     done: bool,
     stopwatch: Stopwatch,
-    /// When the reply has to be complete.
-    deadline: Option<Instant>,
+    /// Until the reply has to be complete.
+    deadline: Option<Pin<Box<Sleep>>>,
     app: AppState,
     /// Prompt and tokens so far, where the reply is to be remembered.
     replay: Option<(Vec<u32>, Vec<u32>)>,
@@ -247,7 +254,10 @@ impl Reply {
             ready: VecDeque::new(),
             done: false,
             stopwatch: Stopwatch::start(),
-            deadline: app.config.request_timeout.map(|time| Instant::now() + time),
+            deadline: app
+                .config
+                .request_timeout
+                .map(|time| Box::pin(tokio::time::sleep(time))),
             app,
             replay: None,
         }
@@ -278,51 +288,73 @@ impl Reply {
         }
     }
 
-    /// The engine's next event; `None` where it does not come in time.
-    async fn next_event(&mut self) -> Option<Event> {
-        let next = self.generation.next();
-        let event = match self.deadline {
-            Some(deadline) => tokio::time::timeout_at(deadline, next).await.ok()?,
-            None => next.await,
-        };
-        Some(event.unwrap_or(Event::Failed(lily_engine::EngineError::Stopped)))
-    }
-
     /// The next piece; `None` after [`ReplyEvent::Finished`] or [`ReplyEvent::Failed`].
     pub async fn next(&mut self) -> Option<ReplyEvent> {
+        poll_fn(|context| self.poll_next(context)).await
+    }
+
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<ReplyEvent>> {
         loop {
             if let Some(event) = self.ready.pop_front() {
                 self.done = matches!(event, ReplyEvent::Finished { .. } | ReplyEvent::Failed(_));
-                return Some(event);
+                return Poll::Ready(Some(event));
             }
             if self.done {
-                return None;
+                return Poll::Ready(None);
             }
-            let Some(event) = self.next_event().await else {
-                let time = self.app.config.request_timeout.unwrap_or_default();
-                self.done = true;
-                return Some(ReplyEvent::Failed(ApiError::ReplyTimeout(time.as_secs())));
+            let Poll::Ready(event) = self.generation.poll_next(context) else {
+                return self.poll_deadline(context).map(Some);
             };
+            let event = event.unwrap_or(Event::Failed(lily_engine::EngineError::Stopped));
             self.take_note(&event);
-            let mut out = Vec::new();
-            self.machine.push(event, &mut out);
-            self.ready.extend(out);
+            self.machine.push(event, &mut self.ready);
         }
+    }
+
+    /// Ready where the engine's next event has not come in time.
+    fn poll_deadline(&mut self, context: &mut Context<'_>) -> Poll<ReplyEvent> {
+        let Some(deadline) = &mut self.deadline else {
+            return Poll::Pending;
+        };
+        deadline.as_mut().poll(context).map(|()| {
+            self.done = true;
+            let time = self.app.config.request_timeout.unwrap_or_default();
+            ReplyEvent::Failed(ApiError::ReplyTimeout(time.as_secs()))
+        })
     }
 }
 
-/// Events of a reply, each with the reply's number.
-type Numbered = Pin<Box<dyn Stream<Item = (usize, ReplyEvent)> + Send>>;
+/// Several replies whose pieces are told as they come.
+#[derive(Debug)]
+pub struct Merged {
+    replies: Vec<Option<Reply>>,
+}
 
-/// The events of several replies as they come.
-pub fn merged(replies: Vec<Reply>) -> SelectAll<Numbered> {
-    let numbered = |(number, reply): (usize, Reply)| {
-        let events = unfold(reply, move |mut reply| async move {
-            Some(((number, reply.next().await?), reply))
-        });
-        Box::pin(events) as Numbered
-    };
-    replies.into_iter().enumerate().map(numbered).collect()
+impl Merged {
+    /// Of replies, which are numbered in this order.
+    pub fn new(replies: Vec<Reply>) -> Self {
+        Self {
+            replies: replies.into_iter().map(Some).collect(),
+        }
+    }
+
+    /// The next piece of any reply with the reply's number; `None` once all have ended.
+    pub async fn next(&mut self) -> Option<(usize, ReplyEvent)> {
+        poll_fn(|context| self.poll_next(context)).await
+    }
+
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<(usize, ReplyEvent)>> {
+        let mut running = false;
+        for (number, slot) in self.replies.iter_mut().enumerate() {
+            let Some(reply) = slot else { continue };
+            match reply.poll_next(context) {
+                Poll::Ready(Some(event)) => return Poll::Ready(Some((number, event))),
+                Poll::Ready(None) => *slot = None,
+                Poll::Pending => running = true,
+            }
+        }
+        if running { Poll::Pending } else { Poll::Ready(None) }
+    }
 }
 
 #[cfg(test)]

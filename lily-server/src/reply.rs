@@ -2,6 +2,7 @@
 //!
 //! Every API, streamed or not, is written in terms of [`ReplyEvent`], so all of them agree on what the model said.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use lily_engine::{Event, FinishReason, Markup, Part, ReplyBuilder, ReplyDelta, Token, TokenLogprobs, Usage};
@@ -114,31 +115,31 @@ impl ReplyMachine {
     }
 
     /// Takes the engine's next event.
-    pub fn push(&mut self, event: Event, out: &mut Vec<ReplyEvent>) {
+    pub fn push(&mut self, event: Event, out: &mut VecDeque<ReplyEvent>) {
         match event {
             Event::Started {
                 prompt_tokens,
                 cached_tokens,
             } => {
-                out.push(ReplyEvent::Started {
+                out.push_back(ReplyEvent::Started {
                     prompt_tokens,
                     cached_tokens,
                 });
             }
-            Event::PrefillProgress { done, total } => out.push(ReplyEvent::Progress { done, total }),
-            Event::PromptLogprobs(list) => out.push(ReplyEvent::PromptLogprobs(list)),
+            Event::PrefillProgress { done, total } => out.push_back(ReplyEvent::Progress { done, total }),
+            Event::PromptLogprobs(list) => out.push_back(ReplyEvent::PromptLogprobs(list)),
             Event::Token(token) => self.token(token, out),
             Event::Finished { reason, usage } => self.finish(reason, usage, out),
-            Event::Failed(error) => out.push(ReplyEvent::Failed(error.into())),
+            Event::Failed(error) => out.push_back(ReplyEvent::Failed(error.into())),
         }
     }
 
-    fn token(&mut self, mut token: Token, out: &mut Vec<ReplyEvent>) {
+    fn token(&mut self, mut token: Token, out: &mut VecDeque<ReplyEvent>) {
         if token.part == Part::Content
             && token.markup.is_none()
             && let Some(logprobs) = token.logprobs.take()
         {
-            out.push(ReplyEvent::Logprobs(logprobs));
+            out.push_back(ReplyEvent::Logprobs(logprobs));
         }
         self.part = match token.markup {
             Some(Markup::ThinkStart) => Part::Reasoning,
@@ -148,7 +149,7 @@ impl ReplyMachine {
         };
         let Some(builder) = &mut self.builder else {
             if !token.text.is_empty() {
-                out.push(ReplyEvent::Content(token.text));
+                out.push_back(ReplyEvent::Content(token.text));
             }
             return;
         };
@@ -159,9 +160,9 @@ impl ReplyMachine {
         }
     }
 
-    fn delta(&mut self, delta: ReplyDelta, out: &mut Vec<ReplyEvent>) {
+    fn delta(&mut self, delta: ReplyDelta, out: &mut VecDeque<ReplyEvent>) {
         let Some(parser) = &mut self.parser else {
-            out.push(match delta {
+            out.push_back(match delta {
                 ReplyDelta::Reasoning(text) => ReplyEvent::Reasoning(text),
                 ReplyDelta::Content(text) | ReplyDelta::ToolCall(text) => ReplyEvent::Content(text),
                 ReplyDelta::ToolCallStart => ReplyEvent::Content("<tool_call>".into()),
@@ -170,8 +171,8 @@ impl ReplyMachine {
             return;
         };
         match delta {
-            ReplyDelta::Reasoning(text) => out.push(ReplyEvent::Reasoning(text)),
-            ReplyDelta::Content(text) => out.push(ReplyEvent::Content(text)),
+            ReplyDelta::Reasoning(text) => out.push_back(ReplyEvent::Reasoning(text)),
+            ReplyDelta::Content(text) => out.push_back(ReplyEvent::Content(text)),
             ReplyDelta::ToolCallStart => parser.open(),
             ReplyDelta::ToolCall(text) => parser.push(&text, &mut self.found),
             ReplyDelta::ToolCallEnd => parser.close(&mut self.found),
@@ -179,11 +180,11 @@ impl ReplyMachine {
         self.give_out_found(out);
     }
 
-    fn give_out_found(&mut self, out: &mut Vec<ReplyEvent>) {
+    fn give_out_found(&mut self, out: &mut VecDeque<ReplyEvent>) {
         for event in self.found.drain(..) {
             match event {
                 CallEvent::Start(name) => {
-                    out.push(ReplyEvent::CallStart {
+                    out.push_back(ReplyEvent::CallStart {
                         index: self.calls,
                         id: ids::new("call"),
                         name,
@@ -191,20 +192,20 @@ impl ReplyMachine {
                     self.calls += 1;
                 }
                 CallEvent::Arguments(text) => {
-                    out.push(ReplyEvent::CallArguments {
+                    out.push_back(ReplyEvent::CallArguments {
                         index: self.calls.saturating_sub(1),
                         text,
                     });
                 }
-                CallEvent::End => out.push(ReplyEvent::CallEnd {
+                CallEvent::End => out.push_back(ReplyEvent::CallEnd {
                     index: self.calls.saturating_sub(1),
                 }),
-                CallEvent::Text(text) => out.push(ReplyEvent::Content(text)),
+                CallEvent::Text(text) => out.push_back(ReplyEvent::Content(text)),
             }
         }
     }
 
-    fn finish(&mut self, reason: FinishReason, usage: Usage, out: &mut Vec<ReplyEvent>) {
+    fn finish(&mut self, reason: FinishReason, usage: Usage, out: &mut VecDeque<ReplyEvent>) {
         let mut tail = None;
         if let Some(builder) = &mut self.builder {
             builder.finish(self.part, |delta| tail = Some(delta));
@@ -224,6 +225,6 @@ impl ReplyMachine {
             FinishReason::Stop => Ending::Stop,
             FinishReason::StopString(index) => Ending::StopString(index),
         };
-        out.push(ReplyEvent::Finished { reason, usage });
+        out.push_back(ReplyEvent::Finished { reason, usage });
     }
 }

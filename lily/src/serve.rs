@@ -95,7 +95,8 @@ pub fn run(args: ServeArgs) -> Result<(), CliError> {
     if args.connections == 0 {
         return Err(CliError::Usage("--connections: expected at least 1, found 0".into()));
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    // One thread for all connections: of several, each token would wake two, and where the model runs on the processor they take its time.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut config = args.config();
     // Before the model is loaded, which may take long: a port in use should be told at once.
     let listener = runtime.block_on(bind(&config))?;

@@ -6,14 +6,13 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use futures_util::future::try_join_all;
-use futures_util::stream::StreamExt;
 use serde_json::Value;
 
 use crate::app::AppState;
 use crate::body::RawBody;
 use crate::error::ApiError;
 use crate::grammar::format::OutputFormat;
-use crate::job::{ChatJob, Reply, Thinking, merged};
+use crate::job::{ChatJob, Merged, Reply, Thinking};
 use crate::openai::chat_reply::{Choice, ChunkWriter, Head};
 use crate::openai::chat_request::{ChatRequest, Effort};
 use crate::prompt::template_messages;
@@ -103,23 +102,22 @@ async fn collect(
 
 fn stream(app: AppState, replies: Vec<Reply>, head: Head, include_usage: bool) -> Response {
     let keep_alive = app.config.keep_alive;
-    let (sender, frames) = sse::channel();
-    tokio::spawn(async move {
+    sse::respond(keep_alive, |sender| async move {
         let tokenizer = &app.checkpoint.tokenizer;
         let mut writers: Vec<ChunkWriter<'_>> = (0..)
             .take(replies.len())
             .map(|choice| ChunkWriter::new(head.clone(), choice, include_usage, tokenizer))
             .collect();
-        let mut events = merged(replies);
+        let mut events = Merged::new(replies);
         for writer in &mut writers {
-            sender.send(Frame::data(writer.first()))?;
+            sender.send(Frame::data(&writer.first()));
         }
         let mut usages = Vec::new();
-        while let Some((index, event)) = sender.unless_closed(events.next()).await? {
+        while let Some((index, event)) = events.next().await {
             match event {
-                ReplyEvent::Progress { done, total } => sender.send(Frame::progress(done, total))?,
+                ReplyEvent::Progress { done, total } => sender.send(Frame::progress(done, total)),
                 ReplyEvent::Failed(error) => {
-                    sender.send(Frame::data(error.openai_json()))?;
+                    sender.send(Frame::data(&error.openai_json()));
                     return sender.send(Frame::done());
                 }
                 event => {
@@ -127,15 +125,14 @@ fn stream(app: AppState, replies: Vec<Reply>, head: Head, include_usage: bool) -
                         usages.push(*usage);
                     }
                     if let Some(chunk) = writers.get_mut(index).and_then(|writer| writer.chunk_for(&event)) {
-                        sender.send(Frame::data(chunk))?;
+                        sender.send(Frame::data(&chunk));
                     }
                 }
             }
         }
         if include_usage {
-            sender.send(Frame::data(ChunkWriter::usage_chunk(&head, &usages)))?;
+            sender.send(Frame::data(&ChunkWriter::usage_chunk(&head, &usages)));
         }
-        sender.send(Frame::done())
-    });
-    frames.respond(keep_alive)
+        sender.send(Frame::done());
+    })
 }

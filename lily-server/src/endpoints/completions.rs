@@ -6,17 +6,17 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use futures_util::future::try_join_all;
-use futures_util::stream::StreamExt;
 use lily_engine::{GenerateRequest, TokenLogprobs, Usage};
 use lily_model::Tokenizer;
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::Value;
 
 use super::models::unix_seconds;
 use crate::app::AppState;
 use crate::body::RawBody;
 use crate::error::ApiError;
 use crate::ids;
-use crate::job::{Reply, merged, sampling};
+use crate::job::{Merged, Reply, blocking, sampling};
 use crate::openai::chat_reply::{finish_reason, timings, usage};
 use crate::openai::completion::{CompletionRequest, LegacyLogprobs, PromptText};
 use crate::reply::{ReplyEvent, ReplyMachine};
@@ -35,22 +35,20 @@ pub async fn complete(State(app): State<AppState>, body: RawBody) -> Result<Resp
         model: app.config.model_id.clone(),
     };
     let shared = Arc::clone(&app);
-    let started = tokio::task::spawn_blocking(move || start(&shared, &request)).await;
-    let choices =
-        started.map_err(|error| ApiError::Internal(format!("the request could not be prepared: {error}")))??;
+    let choices = blocking(move || start(&shared, &request)).await?;
     if stream {
         return Ok(respond_streamed(app, choices, head, include_usage));
     }
     let collected = choices
         .into_iter()
         .map(|(writer, reply)| collect(&app.checkpoint.tokenizer, writer, reply));
-    let (choices, usages): (Vec<Value>, Vec<Usage>) = try_join_all(collected).await?.into_iter().unzip();
-    let mut object = head.object(choices);
-    object.insert("usage".into(), usage(&usages));
+    let (choices, usages): (Vec<Choice>, Vec<Usage>) = try_join_all(collected).await?.into_iter().unzip();
+    let mut whole = head.object(choices);
+    whole.usage = Some(usage(&usages));
     if let [only] = usages.as_slice() {
-        object.insert("timings".into(), timings(only));
+        whole.timings = Some(timings(only));
     }
-    Ok(Json(object).into_response())
+    Ok(Json(whole).into_response())
 }
 
 /// What all chunks of a reply repeat.
@@ -61,15 +59,41 @@ struct Head {
     model: String,
 }
 
+/// A reply or a chunk of one.
+#[derive(Debug, Serialize)]
+struct Object<'a, C> {
+    id: &'a str,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    choices: C,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timings: Option<Value>,
+}
+
+/// One choice of it: its text, or the piece that a chunk adds.
+#[derive(Debug, Serialize)]
+struct Choice {
+    text: String,
+    index: usize,
+    logprobs: Option<Value>,
+    finish_reason: Option<&'static str>,
+}
+
 impl Head {
-    fn object(&self, choices: Vec<Value>) -> Map<String, Value> {
-        let mut object = Map::new();
-        object.insert("id".into(), self.id.as_str().into());
-        object.insert("object".into(), "text_completion".into());
-        object.insert("created".into(), self.created.into());
-        object.insert("model".into(), self.model.as_str().into());
-        object.insert("choices".into(), choices.into());
-        object
+    /// `choices` are some [`Choice`]s.
+    fn object<C: AsRef<[Choice]> + Serialize>(&self, choices: C) -> Object<'_, C> {
+        Object {
+            id: &self.id,
+            object: "text_completion",
+            created: self.created,
+            model: &self.model,
+            choices,
+            usage: None,
+            timings: None,
+        }
     }
 }
 
@@ -175,17 +199,22 @@ impl Writer {
         }
     }
 
-    fn choice(&mut self, text: &str, finish_reason: Option<&str>) -> Value {
+    fn choice(&mut self, text: String, finish_reason: Option<&'static str>) -> Choice {
         let logprobs = self.logprobs.as_mut().map(|all| {
             let rest = LegacyLogprobs::at(all.offset());
             std::mem::replace(all, rest)
         });
         let logprobs = logprobs.filter(|all| !all.is_empty()).map(LegacyLogprobs::json);
-        json!({ "text": text, "index": self.index, "logprobs": logprobs, "finish_reason": finish_reason })
+        Choice {
+            text,
+            index: self.index,
+            logprobs,
+            finish_reason,
+        }
     }
 }
 
-async fn collect(tokenizer: &Tokenizer, mut writer: Writer, mut reply: Reply) -> Result<(Value, Usage), ApiError> {
+async fn collect(tokenizer: &Tokenizer, mut writer: Writer, mut reply: Reply) -> Result<(Choice, Usage), ApiError> {
     let mut text = String::new();
     while let Some(event) = reply.next().await {
         if let Some(piece) = writer.text(&event, tokenizer) {
@@ -193,7 +222,7 @@ async fn collect(tokenizer: &Tokenizer, mut writer: Writer, mut reply: Reply) ->
         }
         match event {
             ReplyEvent::Finished { reason, usage } => {
-                return Ok((writer.choice(&text, Some(finish_reason(reason))), usage));
+                return Ok((writer.choice(text, Some(finish_reason(reason))), usage));
             }
             ReplyEvent::Failed(error) => return Err(error),
             _ => {}
@@ -204,41 +233,39 @@ async fn collect(tokenizer: &Tokenizer, mut writer: Writer, mut reply: Reply) ->
 
 fn respond_streamed(app: AppState, choices: Vec<(Writer, Reply)>, head: Head, include_usage: bool) -> Response {
     let keep_alive = app.config.keep_alive;
-    let (sender, frames) = sse::channel();
-    tokio::spawn(async move {
+    sse::respond(keep_alive, |sender| async move {
         let tokenizer = &app.checkpoint.tokenizer;
         let (mut writers, replies): (Vec<Writer>, Vec<Reply>) = choices.into_iter().unzip();
-        let mut events = merged(replies);
+        let mut events = Merged::new(replies);
         let mut usages = Vec::new();
-        while let Some((index, event)) = sender.unless_closed(events.next()).await? {
+        while let Some((index, event)) = events.next().await {
             let Some(writer) = writers.get_mut(index) else { continue };
             let text = writer.text(&event, tokenizer);
             let chunk = match event {
                 ReplyEvent::Progress { done, total } => {
-                    sender.send(Frame::progress(done, total))?;
+                    sender.send(Frame::progress(done, total));
                     continue;
                 }
                 ReplyEvent::Failed(error) => {
-                    sender.send(Frame::data(error.openai_json()))?;
+                    sender.send(Frame::data(&error.openai_json()));
                     return sender.send(Frame::done());
                 }
                 ReplyEvent::Finished { reason, usage } => {
                     usages.push(usage);
-                    writer.choice(&text.unwrap_or_default(), Some(finish_reason(reason)))
+                    writer.choice(text.unwrap_or_default(), Some(finish_reason(reason)))
                 }
                 _ => match text {
-                    Some(text) => writer.choice(&text, None),
+                    Some(text) => writer.choice(text, None),
                     None => continue,
                 },
             };
-            sender.send(Frame::data(Value::Object(head.object(vec![chunk]))))?;
+            sender.send(Frame::data(&head.object([chunk])));
         }
         if include_usage {
-            let mut object = head.object(Vec::new());
-            object.insert("usage".into(), usage(&usages));
-            sender.send(Frame::data(Value::Object(object)))?;
+            let mut last = head.object([]);
+            last.usage = Some(usage(&usages));
+            sender.send(Frame::data(&last));
         }
-        sender.send(Frame::done())
-    });
-    frames.respond(keep_alive)
+        sender.send(Frame::done());
+    })
 }

@@ -10,7 +10,7 @@ use crate::anthropic::request::MessagesRequest;
 use crate::app::AppState;
 use crate::body::RawBody;
 use crate::error::{AnthropicError, ApiError};
-use crate::job::Reply;
+use crate::job::{Reply, blocking};
 use crate::reply::ReplyEvent;
 use crate::sse::{self, Frame};
 
@@ -36,7 +36,8 @@ pub async fn create(State(app): State<AppState>, body: RawBody) -> Result<Respon
 pub async fn count_tokens(State(app): State<AppState>, body: RawBody) -> Result<Json<Value>, AnthropicError> {
     let request = MessagesRequest::parse(&body.bytes()?)?;
     app.check_model(request.model.as_deref())?;
-    let prompt = request.job()?.prompt(&app.checkpoint)?;
+    let job = request.job()?;
+    let prompt = blocking(move || job.prompt(&app.checkpoint)).await?;
     Ok(Json(json!({ "input_tokens": prompt.tokens.len() })))
 }
 
@@ -53,20 +54,17 @@ async fn collect(mut reply: Reply, mut writer: MessageWriter) -> Result<Value, A
 }
 
 fn stream(app: &AppState, mut reply: Reply, mut writer: MessageWriter) -> Response {
-    let (sender, frames) = sse::channel();
-    tokio::spawn(async move {
-        while let Some(event) = sender.unless_closed(reply.next()).await? {
+    sse::respond(app.config.keep_alive, |sender| async move {
+        while let Some(event) = reply.next().await {
             if let ReplyEvent::Progress { done, total } = event {
-                sender.send(Frame::progress(done, total))?;
+                sender.send(Frame::progress(done, total));
             }
             for (name, data) in writer.events(&event) {
-                sender.send(Frame::event(name, data))?;
+                sender.send(Frame::event(name, &data));
             }
             if let ReplyEvent::Failed(error) = event {
-                sender.send(Frame::event("error", error.anthropic_json()))?;
+                sender.send(Frame::event("error", &error.anthropic_json()));
             }
         }
-        Ok::<_, sse::Closed>(())
-    });
-    frames.respond(app.config.keep_alive)
+    })
 }

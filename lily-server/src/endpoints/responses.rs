@@ -44,22 +44,19 @@ async fn collect(mut reply: Reply, mut writer: ResponseWriter<'_>) -> Result<Val
 
 fn stream(app: AppState, mut reply: Reply, request: ResponsesRequest) -> Response {
     let keep_alive = app.config.keep_alive;
-    let (sender, frames) = sse::channel();
-    tokio::spawn(async move {
+    sse::respond(keep_alive, |sender| async move {
         let created = unix_seconds(std::time::SystemTime::now());
         let mut writer = ResponseWriter::new(&app.config.model_id, created, &request, &app.checkpoint.tokenizer);
         for (name, data) in writer.first() {
-            sender.send(Frame::event(name, data))?;
+            sender.send(Frame::event(name, &data));
         }
-        while let Some(event) = sender.unless_closed(reply.next()).await? {
+        while let Some(event) = reply.next().await {
             if let ReplyEvent::Progress { done, total } = event {
-                sender.send(Frame::progress(done, total))?;
+                sender.send(Frame::progress(done, total));
             }
             for (name, data) in writer.events(&event) {
-                sender.send(Frame::event(name, data))?;
+                sender.send(Frame::event(name, &data));
             }
         }
-        Ok::<_, sse::Closed>(())
-    });
-    frames.respond(keep_alive)
+    })
 }

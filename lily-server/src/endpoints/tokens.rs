@@ -9,6 +9,7 @@ use super::chat;
 use crate::app::AppState;
 use crate::body::{RawBody, parse_json};
 use crate::error::ApiError;
+use crate::job::blocking;
 use crate::openai::chat_request::ChatRequest;
 
 #[derive(Deserialize)]
@@ -30,34 +31,37 @@ struct TokenizeRequest {
 /// Tokens of a text or of a conversation's prompt.
 pub async fn tokenize(State(app): State<AppState>, body: RawBody) -> Result<Json<Value>, ApiError> {
     let bytes = body.bytes()?;
-    let request: TokenizeRequest = parse_json(&bytes)?;
-    let tokenizer = &app.checkpoint.tokenizer;
-    let tokens = match (&request.content, &request.messages) {
-        (Some(content), None) => {
-            let encoded = if request.parse_special == Some(false) {
-                tokenizer.encode_plain(content)
-            } else {
-                tokenizer.encode(content)
-            };
-            encoded.map_err(|error| ApiError::Internal(error.to_string()))?
-        }
-        (None, Some(_)) => chat::job(&ChatRequest::parse(&bytes)?)?.prompt(&app.checkpoint)?.tokens,
-        _ => {
-            return Err(ApiError::invalid_request(
-                "the request must have either content or messages",
-            ));
-        }
-    };
-    let count = tokens.len();
-    let listed: Value = if request.with_pieces == Some(true) {
-        let piece = |id: &u32| json!({ "id": id, "piece": String::from_utf8_lossy(tokenizer.token_bytes(*id)) });
-        tokens.iter().map(piece).collect()
-    } else {
-        tokens.into()
-    };
-    Ok(Json(
-        json!({ "tokens": listed, "count": count, "max_model_len": app.engine.info().context_limit }),
-    ))
+    blocking(move || {
+        let request: TokenizeRequest = parse_json(&bytes)?;
+        let tokenizer = &app.checkpoint.tokenizer;
+        let tokens = match (&request.content, &request.messages) {
+            (Some(content), None) => {
+                let encoded = if request.parse_special == Some(false) {
+                    tokenizer.encode_plain(content)
+                } else {
+                    tokenizer.encode(content)
+                };
+                encoded.map_err(|error| ApiError::Internal(error.to_string()))?
+            }
+            (None, Some(_)) => chat::job(&ChatRequest::parse(&bytes)?)?.prompt(&app.checkpoint)?.tokens,
+            _ => {
+                return Err(ApiError::invalid_request(
+                    "the request must have either content or messages",
+                ));
+            }
+        };
+        let count = tokens.len();
+        let listed: Value = if request.with_pieces == Some(true) {
+            let piece = |id: &u32| json!({ "id": id, "piece": String::from_utf8_lossy(tokenizer.token_bytes(*id)) });
+            tokens.iter().map(piece).collect()
+        } else {
+            tokens.into()
+        };
+        Ok(Json(
+            json!({ "tokens": listed, "count": count, "max_model_len": app.engine.info().context_limit }),
+        ))
+    })
+    .await
 }
 
 #[derive(Deserialize)]
@@ -80,6 +84,7 @@ pub async fn detokenize(State(app): State<AppState>, body: RawBody) -> Result<Js
 /// The prompt that a chat request would give.
 pub async fn apply_template(State(app): State<AppState>, body: RawBody) -> Result<Json<Value>, ApiError> {
     let request = ChatRequest::parse(&body.bytes()?)?;
-    let prompt = chat::job(&request)?.prompt(&app.checkpoint)?;
+    let job = chat::job(&request)?;
+    let prompt = blocking(move || job.prompt(&app.checkpoint)).await?;
     Ok(Json(json!({ "prompt": prompt.text })))
 }
