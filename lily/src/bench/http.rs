@@ -1,6 +1,6 @@
 //! A client of OpenAI-compatible servers that notes when each piece of a streamed completion came.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
@@ -8,6 +8,9 @@ use ureq::Agent;
 
 /// Environment variable with the key of a server that wants one.
 pub const KEY_VARIABLE: &str = "LILY_PEER_KEY";
+
+/// Bytes that are read at once, at most.
+const PIECE: usize = 16 << 10;
 
 /// Most bytes of an error's body that are read.
 const MOST_OF_AN_ERROR: u64 = 4096;
@@ -154,7 +157,7 @@ impl Client {
             let _ = reader.take(MOST_OF_AN_ERROR).read_to_string(&mut text);
             return Err(Refusal::Status(status, message(&text)));
         }
-        read(BufReader::new(reader), sent).map_err(Refusal::Other)
+        read(reader, sent).map_err(Refusal::Other)
     }
 }
 
@@ -183,20 +186,23 @@ fn message(text: &str) -> String {
 }
 
 /// Reads the events of a completion to their end. They are taken apart only then: the client shares the machine with what it measures.
-fn read(mut events: impl BufRead, sent: Instant) -> Result<Streamed, String> {
-    let mut lines = Vec::new();
+fn read(mut events: impl Read, sent: Instant) -> Result<Streamed, String> {
+    let mut text = Vec::new();
+    // Where each read ended, and when.
+    let mut reads = Vec::new();
+    let mut piece = [0; PIECE];
     loop {
-        let mut line = String::new();
-        let read = events.read_line(&mut line).map_err(|error| error.to_string())?;
+        let read = events.read(&mut piece).map_err(|error| error.to_string())?;
         if read == 0 {
             break;
         }
-        let last = line.trim_end() == "data: [DONE]";
-        lines.push((Instant::now(), line));
-        if last {
+        text.extend_from_slice(&piece[..read]);
+        reads.push((text.len(), Instant::now()));
+        if text.trim_ascii_end().ends_with(b"data: [DONE]") {
             break;
         }
     }
+    let text = String::from_utf8(text).map_err(|error| format!("the stream: {error}"))?;
     let mut streamed = Streamed {
         sent,
         pieces: Vec::new(),
@@ -205,7 +211,11 @@ fn read(mut events: impl BufRead, sent: Instant) -> Result<Streamed, String> {
         completion_tokens: None,
     };
     let mut complete = false;
-    for (at, line) in &lines {
+    let (mut end, mut reads) = (0, reads.iter().peekable());
+    for line in text.split_inclusive('\n') {
+        end += line.len();
+        // A line came with the read that held its end.
+        while reads.next_if(|(until, _)| *until < end).is_some() {}
         let Some(data) = line.strip_prefix("data:").map(str::trim) else {
             continue;
         };
@@ -221,7 +231,7 @@ fn read(mut events: impl BufRead, sent: Instant) -> Result<Streamed, String> {
             .as_str()
             .is_some_and(|text| !text.is_empty())
         {
-            streamed.pieces.push(*at);
+            streamed.pieces.extend(reads.peek().map(|(_, at)| *at));
         }
         let usage = &event["usage"];
         let count = |value: &Value| value.as_u64().and_then(|count| usize::try_from(count).ok());
