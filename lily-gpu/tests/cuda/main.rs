@@ -7,7 +7,9 @@
 #[allow(dead_code, reason = "other devices take other parts")]
 mod suite;
 
+use lily_gpu::Device;
 use lily_gpu::cuda::CudaDevice;
+use lily_gpu::device::Memory;
 use lily_gpu::self_test::tile_kernels;
 
 /// The GPU; `None`, with a word about it, where there is none.
@@ -28,6 +30,20 @@ fn kernels_with_matrix_tiles() {
         println!("{}", check.kernel);
         assert_eq!(check.problem, None, "{}", check.kernel);
     }
+}
+
+/// All devices of a process share a context: memory that one of them leaves behind would be lost until the last is gone.
+#[test]
+fn a_device_that_is_dropped_gives_its_memory_back() {
+    const BYTES: usize = 4 << 30;
+    let Some(stays) = open() else { return };
+    let before = stays.available();
+    let mut goes = open().unwrap();
+    goes.allocate("room", BYTES, Memory::Device).unwrap();
+    assert!(stays.available() + BYTES / 2 < before);
+    drop(goes);
+    // Other tests may allocate at the same time, but not so much.
+    assert!(stays.available() + BYTES / 2 > before);
 }
 
 #[test]
