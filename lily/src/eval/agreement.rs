@@ -17,8 +17,13 @@ use crate::output;
 use crate::peer::{self, Driver, Environment, PeerError};
 
 const SCRIPT: &str = include_str!("mlx.py");
-/// English written for this purpose, which no model was trained on.
-const TEXT: &str = include_str!("agreement.txt");
+/// English written for this purpose, which no model was trained on: names and texts.
+const TEXTS: [(&str, &str); 4] = [
+    ("clock", include_str!("agreement/clock.txt")),
+    ("ferry", include_str!("agreement/ferry.txt")),
+    ("bread", include_str!("agreement/bread.txt")),
+    ("rain", include_str!("agreement/rain.txt")),
+];
 /// The most bytes of logits that are on their way at once.
 const MOST_BYTES: usize = 64 << 20;
 /// The longest that one chunk, or loading, may take the peer.
@@ -47,9 +52,14 @@ struct Answer {
 /// A position and the text around it.
 #[derive(Debug, Serialize)]
 struct Place {
+    /// Name of the text.
+    text: String,
     position: usize,
     kl: f64,
     max_abs_logit_diff: f64,
+    /// By how much this engine prefers its choice to the peer's, in nats; the peer, its own to ours.
+    margin: f64,
+    peer_margin: f64,
     /// The text before.
     before: String,
     /// The token that came.
@@ -74,7 +84,7 @@ struct Report {
     device: String,
     peer: String,
     peer_device: String,
-    text: String,
+    texts: Vec<String>,
     positions: usize,
     window: usize,
     perplexity: f64,
@@ -85,6 +95,8 @@ struct Report {
     max_kl: f64,
     max_abs_logit_diff: f64,
     different_tops: usize,
+    /// The largest margin at a position with different top tokens; null where there is none.
+    largest_margin: Option<f64>,
     /// The positions with the largest divergence.
     worst: Vec<Place>,
     /// Positions with different top tokens, as many as were asked for.
@@ -93,36 +105,40 @@ struct Report {
 
 /// Compares and prints.
 pub fn run(backend: &mut impl Backend, checkpoint: &Checkpoint, args: &EvalArgs) -> Result<(), CliError> {
-    let (name, text) = match &args.text {
-        None => ("built in".to_owned(), TEXT.to_owned()),
-        Some(path) => (path.display().to_string(), super::read_text(path)?),
+    let texts = match &args.text {
+        None => TEXTS.map(|(name, text)| (name.to_owned(), text.to_owned())).to_vec(),
+        Some(path) => vec![(path.display().to_string(), super::read_text(path)?)],
     };
-    let tokens = checkpoint.tokenizer.encode_plain(&text)?;
-    if tokens.len() < 2 {
+    let tokens = texts.iter().map(|(_, text)| checkpoint.tokenizer.encode_plain(text));
+    let tokens = tokens.collect::<Result<Vec<Vec<u32>>, _>>()?;
+    if let Some(short) = tokens.iter().find(|tokens| tokens.len() < 2) {
         return Err(CliError::Usage(format!(
             "--text: expected at least 2 tokens, found {}",
-            tokens.len()
+            short.len()
         )));
     }
     let environment = Environment::mlx_lm(&args.mlx)?;
     let mut reference = Reference::start(&environment, &peer::directory(checkpoint)?)?;
     let window = args.window.min(backend.context_limit());
     let chunk = args.chunk.unwrap_or(usize::MAX);
-    let compared = compare(backend, &mut reference, &tokens, window, chunk)?;
-    let place =
-        |(position, difference): (usize, &Difference)| place(position, difference, &tokens, &checkpoint.tokenizer);
-    let mut worst: Vec<(usize, &Difference)> = compared.positions.iter().enumerate().collect();
-    let max_kl = worst.iter().map(|(_, at)| at.kl).max_by(f64::total_cmp);
-    worst.sort_by(|(_, a), (_, b)| b.kl.total_cmp(&a.kl));
+    let mut compared = Compared::default();
+    for tokens in &tokens {
+        compared.add(backend, &mut reference, tokens, window, chunk)?;
+    }
+    let place = |at: &Position| place(&texts[at.text].0, at, &tokens[at.text], &checkpoint.tokenizer);
+    let mut worst: Vec<&Position> = compared.positions.iter().collect();
+    let max_kl = worst.iter().map(|at| at.difference.kl).max_by(f64::total_cmp);
+    worst.sort_by(|a, b| b.difference.kl.total_cmp(&a.difference.kl));
     worst.truncate(args.worst);
-    let different = compared.positions.iter().enumerate().filter(|(_, at)| !at.same_top());
+    let different = compared.positions.iter().filter(|at| !at.difference.same_top());
+    let margins = different.clone().flat_map(|at| at.difference.margins());
     let sums = &compared.sums;
     let report = Report {
         model: checkpoint.name.clone(),
         device: backend.device().description,
         peer: format!("{}, in f32", environment.description()),
         peer_device: reference.device,
-        text: name,
+        texts: texts.iter().map(|(name, _)| name.clone()).collect(),
         positions: sums.positions,
         window,
         perplexity: sums.perplexity(),
@@ -133,6 +149,7 @@ pub fn run(backend: &mut impl Backend, checkpoint: &Checkpoint, args: &EvalArgs)
         max_kl: max_kl.unwrap_or(0.0),
         max_abs_logit_diff: sums.max_abs_logit_diff,
         different_tops: different.clone().count(),
+        largest_margin: margins.max_by(f64::total_cmp),
         worst: worst.into_iter().map(place).collect(),
         differences: different.take(args.worst).map(place).collect(),
     };
@@ -193,42 +210,57 @@ impl Reference {
 #[derive(Default)]
 struct Compared {
     sums: Comparison,
-    positions: Vec<Difference>,
+    positions: Vec<Position>,
+    texts: usize,
 }
 
-/// Compares at all tokens but the last. Windows overlap by one token, so that each is predicted once.
-fn compare<B: Backend>(
-    backend: &mut B,
-    reference: &mut Reference,
-    tokens: &[u32],
-    window: usize,
-    chunk: usize,
-) -> Result<Compared, CliError> {
-    let vocabulary = backend.vocab_size();
-    let chunk = chunk.min(backend.max_chunk()).min(MOST_BYTES / (4 * vocabulary)).max(1);
-    let mut compared = Compared::default();
-    let mut theirs = vec![0f32; vocabulary];
-    let mut start = 0;
-    while start + 1 < tokens.len() {
-        let end = (start + window).min(tokens.len());
-        let mut sequence = backend.new_sequence()?;
-        for (index, part) in tokens[start..end - 1].chunks(chunk).enumerate() {
-            let first = start + index * chunk;
-            let mut rows = reference.logits(part, index == 0, vocabulary)?;
-            let mut read = Ok(());
-            let mut add = |row: usize, ours: &[f32]| {
-                if read.is_ok() {
-                    read = read_row(&mut rows, &mut theirs);
-                }
-                let difference = compared.sums.add(ours, &theirs, tokens[first + row + 1]);
-                compared.positions.push(difference);
-            };
-            backend.prefill(&mut sequence, part, PrefillLogits::All(&mut add))?;
-            read?;
+struct Position {
+    /// Number of the text.
+    text: usize,
+    /// Number of the token after which the two differ so.
+    position: usize,
+    difference: Difference,
+}
+
+impl Compared {
+    /// Compares at all tokens of a text but the last. Windows overlap by one token, so that each is predicted once.
+    fn add<B: Backend>(
+        &mut self,
+        backend: &mut B,
+        reference: &mut Reference,
+        tokens: &[u32],
+        window: usize,
+        chunk: usize,
+    ) -> Result<(), CliError> {
+        let vocabulary = backend.vocab_size();
+        let chunk = chunk.min(backend.max_chunk()).min(MOST_BYTES / (4 * vocabulary)).max(1);
+        let mut theirs = vec![0f32; vocabulary];
+        let mut start = 0;
+        while start + 1 < tokens.len() {
+            let end = (start + window).min(tokens.len());
+            let mut sequence = backend.new_sequence()?;
+            for (index, part) in tokens[start..end - 1].chunks(chunk).enumerate() {
+                let first = start + index * chunk;
+                let mut rows = reference.logits(part, index == 0, vocabulary)?;
+                let mut read = Ok(());
+                let mut add = |row: usize, ours: &[f32]| {
+                    if read.is_ok() {
+                        read = read_row(&mut rows, &mut theirs);
+                    }
+                    self.positions.push(Position {
+                        text: self.texts,
+                        position: first + row,
+                        difference: self.sums.add(ours, &theirs, tokens[first + row + 1]),
+                    });
+                };
+                backend.prefill(&mut sequence, part, PrefillLogits::All(&mut add))?;
+                read?;
+            }
+            start = end - 1;
         }
-        start = end - 1;
+        self.texts += 1;
+        Ok(())
     }
-    Ok(compared)
 }
 
 fn read_row(from: &mut impl Read, row: &mut [f32]) -> io::Result<()> {
@@ -243,7 +275,11 @@ fn read_row(from: &mut impl Read, row: &mut [f32]) -> io::Result<()> {
     Ok(())
 }
 
-fn place(position: usize, difference: &Difference, tokens: &[u32], tokenizer: &Tokenizer) -> Place {
+fn place(name: &str, at: &Position, tokens: &[u32], tokenizer: &Tokenizer) -> Place {
+    let Position {
+        position, difference, ..
+    } = *at;
+    let [margin, peer_margin] = difference.margins();
     let text = |tokens: &[u32]| {
         let bytes: Vec<u8> = tokens
             .iter()
@@ -258,9 +294,12 @@ fn place(position: usize, difference: &Difference, tokens: &[u32], tokenizer: &T
         others_probability: top.others_probability,
     };
     Place {
+        text: name.to_owned(),
         position,
         kl: difference.kl,
         max_abs_logit_diff: difference.max_abs_logit_diff,
+        margin,
+        peer_margin,
         before: text(&tokens[(position + 1).saturating_sub(SHOWN_BEFORE)..=position]),
         next: text(&tokens[position + 1..position + 2]),
         ours: choice(difference.top),
@@ -273,17 +312,21 @@ fn print(report: &Report) -> Result<(), CliError> {
     writeln!(out, "model             {} on {}", report.model, report.device)?;
     writeln!(out, "peer              {}, on its {}", report.peer, report.peer_device)?;
     let positions = output::count(report.positions as u64);
-    writeln!(out, "text              {}, {positions} positions", report.text)?;
+    let texts = report.texts.join(", ");
+    writeln!(out, "text              {texts}: {positions} positions")?;
     writeln!(
         out,
         "perplexity        {:.6}, the peer's {:.6}: {:+.5} %",
         report.perplexity, report.peer_perplexity, report.perplexity_difference_percent
     )?;
     let different = report.different_tops;
+    let margin = report.largest_margin;
+    let margin = margin.map(|nats| format!(", which neither prefers by more than {nats:.5} nats"));
     writeln!(
         out,
-        "same top token    {:.3} % (another one at {different} positions)",
-        100.0 * report.top1_agreement
+        "same top token    {:.3} % (another one at {different} positions{})",
+        100.0 * report.top1_agreement,
+        margin.unwrap_or_default()
     )?;
     writeln!(
         out,
@@ -308,7 +351,7 @@ fn places(out: &mut impl Write, title: &str, places: &[Place]) -> Result<(), Cli
             let (own, others) = (100.0 * choice.probability, 100.0 * choice.others_probability);
             format!("{:?} {own:.2} % ({others:.2} %)", choice.text)
         };
-        writeln!(
+        write!(
             out,
             "{:>7}  KL {:.2e}  {:?} then {:?}; here {}, the peer {}",
             place.position,
@@ -318,6 +361,10 @@ fn places(out: &mut impl Write, title: &str, places: &[Place]) -> Result<(), Cli
             choice(&place.ours),
             choice(&place.peers)
         )?;
+        if place.ours.token != place.peers.token {
+            write!(out, "; margins {:.5} and {:.5} nats", place.margin, place.peer_margin)?;
+        }
+        writeln!(out)?;
     }
     Ok(())
 }
@@ -327,11 +374,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_built_in_text_is_long_enough_to_say_something() {
+    fn the_built_in_texts_are_long_enough_to_say_something() {
         let checkpoint = Checkpoint::open(&crate::demo::source()).unwrap();
-        let tokens = checkpoint.tokenizer.encode_plain(TEXT).unwrap();
-        assert!(tokens.len() > 1024, "{}", tokens.len());
-        assert_eq!(TEXT.matches(|c: char| !c.is_ascii()).count(), 0);
+        let tokens = TEXTS.map(|(_, text)| checkpoint.tokenizer.encode_plain(text).unwrap().len());
+        assert!(tokens.iter().sum::<usize>() > 4096, "{tokens:?}");
+        assert!(TEXTS.iter().all(|(_, text)| text.is_ascii()));
     }
 
     /// A reference that thinks the token just given most likely.
@@ -360,7 +407,9 @@ run(answer)";
             file: directory.path().join("logits"),
             _directory: directory,
         };
-        compare(&mut backend, &mut reference, tokens, window, chunk)
+        let mut compared = Compared::default();
+        compared.add(&mut backend, &mut reference, tokens, window, chunk)?;
+        Ok(compared)
     }
 
     #[test]
@@ -369,7 +418,8 @@ run(answer)";
         for (window, chunk) in [(4096, 4096), (4096, 6), (7, 3)] {
             let compared = compare_with_echo(&tokens, window, chunk).unwrap();
             assert_eq!(compared.sums.positions, tokens.len() - 1);
-            let echoed: Vec<u32> = compared.positions.iter().map(|at| at.reference_top.token).collect();
+            let echoed = compared.positions.iter().map(|at| at.difference.reference_top.token);
+            let echoed: Vec<u32> = echoed.collect();
             assert_eq!(
                 echoed,
                 tokens[..tokens.len() - 1],
@@ -408,12 +458,20 @@ run(answer)";
             top: top(tokens[1]),
             reference_top: top(tokens[0]),
         };
-        let place = place(0, &difference, &tokens, &checkpoint.tokenizer);
+        let at = Position {
+            text: 0,
+            position: 0,
+            difference,
+        };
+        let place = place("cat", &at, &tokens, &checkpoint.tokenizer);
         assert_eq!((place.before.as_str(), place.peers.text.as_str()), ("The", "The"));
         assert_eq!(place.next, place.ours.text);
         let mut out = Vec::new();
         places(&mut out, "title", &[place]).unwrap();
         let line = String::from_utf8(out).unwrap();
-        assert!(line.contains("the peer \"The\" 50.00 % (25.00 %)"), "{line}");
+        assert!(
+            line.contains("the peer \"The\" 50.00 % (25.00 %); margins 0.69315 and 0.69315 nats"),
+            "{line}"
+        );
     }
 }

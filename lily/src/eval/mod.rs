@@ -28,15 +28,16 @@ what the reference said after tokens 0 to i, and token i+1 is what came. Where i
 positions[i] instead. The CPU computes in f32 throughout there, as with --exact.
 
 With --against, MLX-LM gets the same tokens, in f32, in a Python environment that is made on demand; the report shows where the two prefer
-different tokens and where they diverge most. Without --text, it is over a text that is built in.
+different tokens and where they diverge most. Without --text, it is over four texts that are built in.
 
 With --golden and --json: {\"positions\", \"chunk\", \"max_abs_logit_diff\", \"mean_kl\", \"top1_agreement\", \"perplexity\",
 \"reference_perplexity\", \"perplexity_ratio\"}; mean_kl is in nats, from the reference to the model.
 With --text and --json: {\"bytes\", \"tokens\", \"window\", \"perplexity\", \"bits_per_byte\"}; perplexity is per token.
-With --against and --json: {\"model\", \"device\", \"peer\", \"peer_device\", \"text\", \"positions\", \"window\", \"perplexity\", \"peer_perplexity\",
-\"perplexity_difference_percent\", \"top1_agreement\", \"mean_kl\", \"max_kl\", \"max_abs_logit_diff\", \"different_tops\", \"worst\": [..],
-\"differences\": [..]}, with places {\"position\", \"kl\", \"max_abs_logit_diff\", \"before\", \"next\", \"ours\", \"peers\"} and choices {\"token\", \"text\",
-\"probability\", \"others_probability\"}.")]
+With --against and --json: {\"model\", \"device\", \"peer\", \"peer_device\", \"texts\": [..], \"positions\", \"window\", \"perplexity\", \"peer_perplexity\",
+\"perplexity_difference_percent\", \"top1_agreement\", \"mean_kl\", \"max_kl\", \"max_abs_logit_diff\", \"different_tops\",
+\"largest_margin\", \"worst\": [..], \"differences\": [..]}, with places {\"text\", \"position\", \"kl\", \"max_abs_logit_diff\", \"margin\",
+\"peer_margin\", \"before\", \"next\", \"ours\", \"peers\"} and choices {\"token\", \"text\", \"probability\", \"others_probability\"}; margins are in
+nats.")]
 pub struct EvalArgs {
     /// Golden file to compare with
     #[arg(long, value_name = "FILE", group = "what", conflicts_with_all = ["text", "against"])]

@@ -44,6 +44,16 @@ impl Difference {
     pub fn same_top(&self) -> bool {
         self.top.token == self.reference_top.token
     }
+
+    /// By how much the model and the reference each prefer their own choice to the other's, in nats. A difference of tops within what both
+    /// round off is a tie.
+    pub fn margins(&self) -> [f64; 2] {
+        let margin = |own: Top, other: Top| (own.probability / other.others_probability).ln();
+        [
+            margin(self.top, self.reference_top),
+            margin(self.reference_top, self.top),
+        ]
+    }
 }
 
 /// Comparison of a model's logits with a reference's.
@@ -154,6 +164,8 @@ mod tests {
         assert!((difference.top.probability - 0.75).abs() < 1e-6);
         assert!((difference.top.others_probability - 0.5).abs() < 1e-6);
         assert!((difference.reference_top.others_probability - 0.25).abs() < 1e-6);
+        let [ours, references] = difference.margins();
+        assert!((ours - 3f64.ln()).abs() < 1e-6 && references.abs() < 1e-9);
         assert!((comparison.mean_kl() - (0.5 * (2f64).ln() + 0.5 * (2.0f64 / 3.0).ln())).abs() < 1e-6);
         assert!((comparison.perplexity() - 4.0).abs() < 1e-5);
         assert!((comparison.reference_perplexity() - 2.0).abs() < 1e-9);
