@@ -297,8 +297,23 @@ pub fn of_config(config: &ModelConfig) -> Vec<Part> {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
+
+    /// Every kind of layer, and small enough to be made at once.
+    pub fn small_model() -> ModelConfig {
+        let mut config = ModelConfig::qwen3_6_35b_a3b();
+        config.layers.truncate(4);
+        config.vocab_size = 1024;
+        config.hidden_size = 256;
+        config.mlp = MlpConfig::Moe {
+            experts: 8,
+            top_k: 2,
+            intermediate: 64,
+            shared_intermediate: 128,
+        };
+        config
+    }
 
     /// Counts that were taken from the published checkpoint's rules by other means.
     #[test]
@@ -316,16 +331,7 @@ mod tests {
     /// Weights in memory, and the shape they were made from.
     #[test]
     fn loaded_weights_count_as_their_shape() {
-        let mut config = ModelConfig::qwen3_6_35b_a3b();
-        config.layers.truncate(4);
-        config.vocab_size = 1024;
-        config.hidden_size = 256;
-        config.mlp = MlpConfig::Moe {
-            experts: 8,
-            top_k: 2,
-            intermediate: 64,
-            shared_intermediate: 128,
-        };
+        let config = small_model();
         let weights = Weights::synthetic(&config, 1);
         assert_eq!(of_weights(&weights, &config), of_config(&config));
     }

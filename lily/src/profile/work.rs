@@ -191,16 +191,7 @@ mod tests {
     /// All operations of a decode step read what `lily inspect` says that a token reads, without the norms and the state.
     #[test]
     fn a_decoded_token_reads_the_weights_of_a_token() {
-        let mut config = ModelConfig::qwen3_6_35b_a3b();
-        config.layers.truncate(4);
-        config.vocab_size = 1024;
-        config.hidden_size = 256;
-        config.mlp = MlpConfig::Moe {
-            experts: 8,
-            top_k: 2,
-            intermediate: 64,
-            shared_intermediate: 128,
-        };
+        let config = parts::tests::small_model();
         let weights = Weights::synthetic(&config, 1);
         let shapes = Shapes::of(&config, &weights);
         let step = Step {
