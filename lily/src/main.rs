@@ -50,7 +50,7 @@ enum Command {
     Inspect(inspect::InspectArgs),
     Pull(pull::PullArgs),
     Eval(eval::EvalArgs),
-    Bench(bench::BenchArgs),
+    Bench(Box<bench::BenchArgs>),
     Profile(profile::ProfileArgs),
     Doctor(doctor::DoctorArgs),
 }
@@ -68,7 +68,7 @@ fn main() -> ExitCode {
         Command::Inspect(args) => inspect::run(args),
         Command::Pull(args) => pull::run(args),
         Command::Eval(args) => eval::run(args),
-        Command::Bench(args) => bench::run(args),
+        Command::Bench(args) => bench::run(*args),
         Command::Profile(args) => profile::run(args),
         Command::Doctor(args) => doctor::run(args),
     };

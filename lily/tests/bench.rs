@@ -169,11 +169,11 @@ fn an_engine_that_is_missing_is_asked_for() {
 /// Prints what llama-bench prints, for the numbers that it is asked for.
 const LLAMA_BENCH: &str = r#"#!/bin/sh
 while [ $# -gt 0 ]; do
-    case $1 in -p) p=$2;; -n) n=$2;; -d) d=$2;; esac
+    case $1 in -p) p=$2;; -n) n=$2;; -d) d=$2;; -ub) ub=$2;; esac
     shift
 done
 echo "[{\"build_commit\": \"abc\", \"build_number\": 1, \"backends\": \"CPU\", \"cpu_info\": \"a processor\", \"gpu_info\": \"\",
- \"model_type\": \"qwen35moe Q4_0\", \"model_size\": 1000, \"n_prompt\": $p, \"n_gen\": $n, \"n_depth\": $d, \"samples_ns\": [500000000]}]"
+ \"model_type\": \"qwen35moe Q4_0\", \"model_size\": 1000, \"n_ubatch\": $ub, \"n_prompt\": $p, \"n_gen\": $n, \"n_depth\": $d, \"samples_ns\": [500000000]}]"
 "#;
 
 #[test]
@@ -209,6 +209,12 @@ fn llama_cpp_has_its_own_model_and_format() {
             .unwrap()
             .contains("another format: model.gguf (qwen35moe Q4_0)")
     );
+    // It computes as many tokens together as our own chunks have, unless told otherwise.
+    let note = |report: &Value| report["peer"]["notes"][0].as_str().unwrap().to_owned();
+    let ours = format!("up to {} tokens", report["max_chunk"]);
+    assert!(note(&report).contains(&ours), "{report}");
+    let told = json(&[&args[..], &paths, &["--json", "--peer-ubatch", "256"]].concat());
+    assert!(note(&told).contains("up to 256 tokens"), "{told}");
     assert!(ok(&[&args[..], &paths].concat()).contains("another file in another format"));
 }
 
@@ -400,6 +406,7 @@ fn options_that_do_not_go_together_are_told() {
     for (args, told) in [
         (&["--against", "llama.cpp"][..], "--peer-model"),
         (&["--peer-model", "x.gguf"], "--against llama.cpp"),
+        (&["--peer-ubatch", "512"], "--against llama.cpp"),
         (&["--peer-dtype", "float32"], "--against mlx-lm"),
         (&["--peer-name", "x"], "--against URL"),
         (

@@ -163,18 +163,8 @@ impl Report {
             },
             report::rounds(self.rounds)
         );
-        if self.time_limit_reached {
-            let _ = writeln!(
-                text,
-                "- **warning**: the time limit was reached; what is missing was not measured"
-            );
-        }
-        if with_table {
-            let _ = writeln!(text, "\n{HEADER}");
-            for gain in &self.results {
-                let _ = writeln!(text, "{}", gain.row());
-            }
-        }
+        let lines = std::iter::once(HEADER.to_owned()).chain(self.results.iter().map(Gain::row));
+        report::end_markdown(&mut text, self.time_limit_reached, with_table, lines);
         text
     }
 }
@@ -209,6 +199,7 @@ pub fn run(args: &BenchArgs) -> Result<(), CliError> {
                 args.decode_steps
             },
             round: 0,
+            chunk: None,
             deadline,
         };
         let off = without.arm(args, ablation.name)?;
@@ -246,18 +237,10 @@ pub fn run(args: &BenchArgs) -> Result<(), CliError> {
         results,
         time_limit_reached,
     };
-    if args.json {
-        output::json(&report)?;
-    } else {
-        write!(io::stdout(), "\n{}", report.markdown(false))?;
-    }
-    match &args.save {
-        Some(stem) => report::save(stem, &report, &report.markdown(true)),
-        None => Ok(()),
-    }
+    report::deliver(&report, |table| report.markdown(table), args.json, args.save.as_deref())
 }
 
-/// The last arm with a switch off: in one process, at most two models are loaded at once.
+/// The last arm with a switch off: in one process, at most two models are loaded at once, since a model that is dropped frees its memory.
 struct Without(Option<(&'static str, Box<dyn Arm>)>);
 
 impl Without {

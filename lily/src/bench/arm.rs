@@ -19,6 +19,8 @@ pub struct Job {
     pub steps: usize,
     /// Rounds before this one.
     pub round: usize,
+    /// Tokens of our own arm's largest prefill chunk, once it is known.
+    pub chunk: Option<usize>,
     /// When the arm has to stop.
     pub deadline: Option<Instant>,
 }
@@ -102,7 +104,9 @@ pub fn alternate(arms: &mut [&mut dyn Arm], job: Job, rounds: usize, watch: &mut
                 round + 1,
                 arms[arm].name()
             ));
-            match arms[arm].sample(&Job { round, ..job }) {
+            // Our own arm comes first in the first round.
+            let chunk = arms[0].subject().and_then(|(subject, _)| subject.max_chunk);
+            match arms[arm].sample(&Job { round, chunk, ..job }) {
                 Ok(sample) => samples[arm].push(sample),
                 Err(CliError::TimeLimit) => {
                     cut_short = true;
@@ -170,6 +174,7 @@ mod tests {
         context: 8,
         steps: 2,
         round: 0,
+        chunk: None,
         deadline: None,
     };
 

@@ -169,12 +169,13 @@ impl ThisProcess {
         let info = backend.device();
         ThisProcess {
             name: name.into(),
-            backend,
             subject: Subject {
                 device: info.description,
                 device_kind: info.kind,
+                max_chunk: Some(backend.max_chunk()),
                 model,
             },
+            backend,
             warm: None,
         }
     }

@@ -14,12 +14,23 @@ use crate::error::CliError;
 /// The program of llama.cpp that measures.
 const PROGRAM: &str = "llama-bench";
 
+/// Tokens that llama-bench submits together unless told otherwise.
+const BATCH: usize = 2048;
+
 /// llama.cpp over one GGUF file.
 pub struct LlamaArm {
     program: PathBuf,
     model: PathBuf,
-    threads: Option<usize>,
+    settings: Settings,
     seen: Option<Seen>,
+}
+
+/// How it computes; what is absent it chooses itself.
+pub struct Settings {
+    /// Threads.
+    pub threads: Option<usize>,
+    /// Tokens that are computed together in prefill; where absent, as many as in a chunk of ours.
+    pub ubatch: Option<usize>,
 }
 
 /// A test of `llama-bench -o json`; the fields that are read here.
@@ -42,6 +53,7 @@ struct Seen {
     gpu_info: String,
     model_type: String,
     model_size: u64,
+    n_ubatch: usize,
 }
 
 impl LlamaArm {
@@ -49,7 +61,7 @@ impl LlamaArm {
     ///
     /// # Errors
     /// [`CliError::Usage`] where there is none, or no such model
-    pub fn new(path: Option<&Path>, model: PathBuf, threads: Option<usize>) -> Result<Self, CliError> {
+    pub fn new(path: Option<&Path>, model: PathBuf, settings: Settings) -> Result<Self, CliError> {
         let program = find(path, std::env::var_os("PATH").as_deref())?;
         if !model.is_file() {
             return Err(CliError::Usage(format!(
@@ -60,7 +72,7 @@ impl LlamaArm {
         Ok(LlamaArm {
             program,
             model,
-            threads,
+            settings,
             seen: None,
         })
     }
@@ -83,8 +95,12 @@ impl LlamaArm {
             "-o",
             "json",
         ]);
-        if let Some(threads) = self.threads {
+        if let Some(threads) = self.settings.threads {
             command.args(["-t", &threads.to_string()]);
+        }
+        if let Some(ubatch) = self.settings.ubatch.or(job.chunk) {
+            let batch = ubatch.max(BATCH);
+            command.args(["-ub", &ubatch.to_string(), "-b", &batch.to_string()]);
         }
         let failed = |problem: String| CliError::Arm {
             arm: self.name(),
@@ -139,6 +155,10 @@ impl Arm for LlamaArm {
                 crate::output::bytes(seen.model_size)
             ),
             notes: vec![
+                format!(
+                    "llama.cpp computed up to {} tokens of a prompt together (-ub)",
+                    seen.n_ubatch
+                ),
                 "llama-bench takes tokens of its own, chosen at random, and does not tell what it generates".into(),
             ],
         })
@@ -188,14 +208,17 @@ mod tests {
 
     /// Shortened from what llama-bench prints.
     const OUTPUT: &str = r#"[{"build_commit": "abc1234", "build_number": 6500, "cpu_info": "AMD EPYC", "gpu_info": "", "backends": "CPU",
-        "model_filename": "x.gguf", "model_type": "qwen35moe", "model_size": 18000000000, "n_prompt": 0, "n_gen": 64, "n_depth": 512,
+        "model_filename": "x.gguf", "model_type": "qwen35moe", "model_size": 18000000000, "n_ubatch": 512, "n_prompt": 0, "n_gen": 64, "n_depth": 512,
         "avg_ns": 2000000000, "samples_ns": [2000000000], "samples_ts": [32.0]}]"#;
 
     #[test]
     fn seconds_and_build_are_read() {
         let (seconds, seen) = read(OUTPUT, (0, 64)).unwrap();
         assert!((seconds - 2.0).abs() < 1e-9);
-        assert_eq!((seen.build_number, seen.cpu_info.as_str()), (6500, "AMD EPYC"));
+        assert_eq!(
+            (seen.build_number, seen.cpu_info.as_str(), seen.n_ubatch),
+            (6500, "AMD EPYC", 512)
+        );
         assert!(
             read(OUTPUT, (512, 0))
                 .unwrap_err()

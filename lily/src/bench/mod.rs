@@ -99,6 +99,9 @@ pub struct BenchArgs {
     /// llama.cpp's model
     #[arg(long, value_name = "GGUF", help_heading = "Peers")]
     peer_model: Option<PathBuf>,
+    /// Tokens that llama.cpp computes together in prefill (its -ub) [default: as many as this engine]
+    #[arg(long, value_name = "N", help_heading = "Peers")]
+    peer_ubatch: Option<usize>,
     /// The server's name of the model [default: the first that it lists]
     #[arg(long, value_name = "NAME", help_heading = "Peers")]
     peer_name: Option<String>,
@@ -155,8 +158,8 @@ impl BenchArgs {
     /// Options that do not go together, beyond what the parser knows.
     fn check(&self) -> Result<(), CliError> {
         let usage = |problem: &str| Err(CliError::Usage(problem.into()));
-        if self.rounds == 0 || self.prompt.contains(&0) || self.decode_at.contains(&0) {
-            return usage("--prompt, --decode-at and --rounds have to be at least 1");
+        if self.rounds == 0 || self.peer_ubatch == Some(0) || self.prompt.contains(&0) || self.decode_at.contains(&0) {
+            return usage("--prompt, --decode-at, --rounds and --peer-ubatch have to be at least 1");
         }
         let (mlx, llama) = (
             self.against == Some(Against::MlxLm),
@@ -166,8 +169,8 @@ impl BenchArgs {
         if !mlx && (self.peer_dtype.is_some() || self.mlx.peer_python.is_some() || self.mlx.peer_version.is_some()) {
             return usage("--peer-dtype, --peer-python and --peer-version go with --against mlx-lm");
         }
-        if !llama && (self.peer_path.is_some() || self.peer_model.is_some()) {
-            return usage("--peer-path and --peer-model go with --against llama.cpp");
+        if !llama && (self.peer_path.is_some() || self.peer_model.is_some() || self.peer_ubatch.is_some()) {
+            return usage("--peer-path, --peer-model and --peer-ubatch go with --against llama.cpp");
         }
         if llama && self.peer_model.is_none() {
             return usage("--against llama.cpp needs its model, a GGUF file: --peer-model FILE");
@@ -262,7 +265,11 @@ fn peer_arm(args: &BenchArgs, against: &Against) -> Result<Box<dyn Arm>, CliErro
         }
         Against::LlamaCpp => {
             let model = args.peer_model.clone().unwrap_or_default();
-            Box::new(LlamaArm::new(args.peer_path.as_deref(), model, args.device.threads)?)
+            let settings = llama::Settings {
+                threads: args.device.threads,
+                ubatch: args.peer_ubatch,
+            };
+            Box::new(LlamaArm::new(args.peer_path.as_deref(), model, settings)?)
         }
         Against::Server(url) => Box::new(RemoteArm::at(url, args.peer_name.as_deref(), args.model.open()?)?),
     })
@@ -306,6 +313,7 @@ fn run_sweep(args: &BenchArgs) -> Result<(), CliError> {
             context: point.context,
             steps: if point.decode { args.decode_steps } else { 0 },
             round: 0,
+            chunk: None,
             deadline,
         };
         let mut arms: Vec<&mut dyn Arm> = vec![ours.as_mut()];
@@ -341,15 +349,7 @@ fn run_sweep(args: &BenchArgs) -> Result<(), CliError> {
         time_limit_reached,
         peak_memory_bytes,
     };
-    if args.json {
-        output::json(&report)?;
-    } else {
-        write!(io::stdout(), "\n{}", report.markdown(false))?;
-    }
-    match &args.save {
-        Some(stem) => report::save(stem, &report, &report.markdown(true)),
-        None => Ok(()),
-    }
+    report::deliver(&report, |table| report.markdown(table), args.json, args.save.as_deref())
 }
 
 fn introduce(subject: &Subject, peer: Option<&str>) -> Result<(), CliError> {

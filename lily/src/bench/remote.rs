@@ -150,6 +150,7 @@ impl Arm for RemoteArm {
                     Subject {
                         device,
                         device_kind,
+                        max_chunk: None,
                         model,
                     },
                     None,

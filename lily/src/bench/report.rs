@@ -1,7 +1,7 @@
 //! What every measurement says about itself: the head of its JSON, and the same as text. `docs/bench.md` describes the schema.
 
 use std::fmt::Write as _;
-use std::io::{self, Write};
+use std::io::{self, Write as _};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -38,6 +38,8 @@ pub struct Subject {
     pub device: String,
     /// `cpu`, `cuda`, `metal` or `emulator`.
     pub device_kind: String,
+    /// Tokens of the largest prefill chunk, where it is known.
+    pub max_chunk: Option<usize>,
     /// The model.
     pub model: Model,
 }
@@ -134,11 +136,49 @@ pub fn first_difference(one: &[u32], other: &[u32]) -> Option<usize> {
     (0..one.len().max(other.len())).find(|&at| one.get(at) != other.get(at))
 }
 
-/// Writes `STEM.json` and `STEM.md`.
+/// Ends a report in Markdown: with a warning where the time limit left something out, and the lines of its table where `with_table`.
+pub fn end_markdown(
+    text: &mut String,
+    time_limit_reached: bool,
+    with_table: bool,
+    lines: impl Iterator<Item = String>,
+) {
+    // Writing to a string cannot fail.
+    if time_limit_reached {
+        let _ = writeln!(
+            text,
+            "- **warning**: the time limit was reached; what is missing was not measured"
+        );
+    }
+    if with_table {
+        let _ = writeln!(text);
+        for line in lines {
+            let _ = writeln!(text, "{line}");
+        }
+    }
+}
+
+/// Prints a report: as JSON, or what its Markdown has beside the table, which was printed while it was measured. Writes both, whole, to the files
+/// that `--save` names.
 ///
 /// # Errors
-/// [`CliError::File`]
-pub fn save(stem: &Path, report: &impl Serialize, markdown: &str) -> Result<(), CliError> {
+/// [`CliError::File`], and where nothing can be printed
+pub fn deliver(
+    report: &impl Serialize,
+    markdown: impl Fn(bool) -> String,
+    json: bool,
+    stem: Option<&Path>,
+) -> Result<(), CliError> {
+    if json {
+        output::json(report)?;
+    } else {
+        write!(io::stdout(), "\n{}", markdown(false))?;
+    }
+    stem.map_or(Ok(()), |stem| save(stem, report, &markdown(true)))
+}
+
+/// Writes `STEM.json` and `STEM.md`.
+fn save(stem: &Path, report: &impl Serialize, markdown: &str) -> Result<(), CliError> {
     let mut json = serde_json::to_string_pretty(report).map_err(io::Error::from)?;
     json.push('\n');
     for (extension, content) in [("json", json.as_str()), ("md", markdown)] {
@@ -172,6 +212,23 @@ mod tests {
         assert_eq!(first_difference(&[1, 2], &[1, 2]), None);
         assert_eq!(first_difference(&[1, 2], &[1, 3]), Some(1));
         assert_eq!(first_difference(&[1, 2], &[1]), Some(1));
+    }
+
+    #[test]
+    fn a_report_ends_with_its_warning_and_its_table() {
+        let end = |late, with_table| {
+            let mut text = String::from("- head\n");
+            end_markdown(
+                &mut text,
+                late,
+                with_table,
+                ["| a |", "|---|"].map(String::from).into_iter(),
+            );
+            text
+        };
+        assert_eq!(end(false, false), "- head\n");
+        assert_eq!(end(false, true), "- head\n\n| a |\n|---|\n");
+        assert!(end(true, true).starts_with("- head\n- **warning**: the time limit"));
     }
 
     #[test]

@@ -238,18 +238,9 @@ impl Report {
                 let _ = writeln!(text, "- {note}");
             }
         }
-        if self.time_limit_reached {
-            let _ = writeln!(
-                text,
-                "- **warning**: the time limit was reached; what is missing was not measured"
-            );
-        }
-        if with_table {
-            let _ = writeln!(text, "\n{}", header(self.peer.as_ref().map(|peer| peer.name.as_str())));
-            for measured in &self.results {
-                let _ = writeln!(text, "{}", row(measured));
-            }
-        }
+        let head = header(self.peer.as_ref().map(|peer| peer.name.as_str()));
+        let lines = std::iter::once(head).chain(self.results.iter().map(row));
+        report::end_markdown(&mut text, self.time_limit_reached, with_table, lines);
         text
     }
 }

@@ -189,6 +189,7 @@ pub fn run(args: ProfileArgs) -> Result<(), CliError> {
     let subject = Subject {
         device: device.description,
         device_kind: device.kind,
+        max_chunk: Some(most),
         model,
     };
     let operations_seconds: f64 = operations.iter().map(|row| row.seconds).sum();

@@ -23,7 +23,6 @@ use super::server::OwnServer;
 use super::{Against, BenchArgs, describe};
 use crate::error::CliError;
 use crate::model::{self, MemoryArgs};
-use crate::output;
 
 /// What is asked of a server.
 #[derive(Args, Clone, Debug)]
@@ -233,18 +232,8 @@ impl Report {
                 let _ = writeln!(text, "- **failed** at {}, {count} times: {failure}", loaded.level);
             }
         }
-        if self.time_limit_reached {
-            let _ = writeln!(
-                text,
-                "- **warning**: the time limit was reached; what is missing was not measured"
-            );
-        }
-        if with_table {
-            let _ = writeln!(text, "\n{HEADER}");
-            for loaded in &self.results {
-                let _ = writeln!(text, "{}", loaded.row());
-            }
-        }
+        let lines = std::iter::once(HEADER.to_owned()).chain(self.results.iter().map(Loaded::row));
+        report::end_markdown(&mut text, self.time_limit_reached, with_table, lines);
         text
     }
 }
@@ -367,6 +356,7 @@ pub fn run(args: &BenchArgs) -> Result<(), CliError> {
     let subject = Subject {
         device,
         device_kind,
+        max_chunk: None,
         model,
     };
     for loaded in &results {
@@ -389,13 +379,5 @@ pub fn run(args: &BenchArgs) -> Result<(), CliError> {
         results,
         overhead,
     };
-    if args.json {
-        output::json(&report)?;
-    } else {
-        write!(io::stdout(), "\n{}", report.markdown(false))?;
-    }
-    match &args.save {
-        Some(stem) => report::save(stem, &report, &report.markdown(true)),
-        None => Ok(()),
-    }
+    report::deliver(&report, |table| report.markdown(table), args.json, args.save.as_deref())
 }
