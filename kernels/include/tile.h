@@ -15,6 +15,7 @@
 //   convert<T>(t)
 //   load_slab_nk(t, p, pitch)         // 16 rows of 32 columns as two right operands
 //   load_codes(t, codes, factors)     // 16 rows of 32 packed 4-bit weights as two left operands, for slabs on the right
+//   load_codes_in_order(t, codes, pitch, upper, lower)  // 64 columns as four left operands, for columns that lie in their own order on the right
 //   unpack_codes, unpack_vectors, multiply_vectors      // products with up to eight vectors; see there
 //
 // p is device or threadgroup memory. For the NVIDIA backend p in threadgroup memory and the pitch must be multiples of
@@ -264,6 +265,39 @@ METAL_FUNC void load_codes(thread tile<bfloat> (&t)[2], threadgroup const uint* 
       const float scale = as_type<float>(factors[row(i)] << 16);
       const float bias = as_type<float>(factors[row(i)] & 0xffff0000u);
       t[h].set(i, bfloat(fma(float(code), scale, bias)));
+    }
+  }
+#endif
+}
+
+// The same of 64 columns in their own order, as four left operands. Column 32 * h + 8 * w + i of a row is code i of word w of codes[h * pitch + row];
+// `upper` and `lower` are the factors of this lane's two rows, first_row() and the eighth below.
+METAL_FUNC void load_codes_in_order(thread tile<bfloat> (&t)[4], threadgroup const uint4* codes, uint pitch, uint upper, uint lower) {
+#if TILE_BACKEND == TILE_MMA
+  const uint select = ::msl::byte_select(lane_index() & 3);
+#pragma unroll
+  for (int half_row = 0; half_row < 2; half_row++) {
+    const uint factors = half_row == 0 ? upper : lower;
+    const uint scale = (factors & 0xffffu) | (factors << 16);
+    const uint bias = (factors >> 16) | (factors & 0xffff0000u);
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      const uint4 words = codes[h * pitch + first_row() + half_row * 8];
+#pragma unroll
+      for (int w = 0; w < 4; w++) {
+        ::msl::unpair(t[h * 2 + w / 2].element + w % 2 * 4 + half_row * 2, ::msl::expand_byte(words[w], select, scale, bias));
+      }
+    }
+  }
+#else
+#pragma unroll
+  for (int b = 0; b < 4; b++) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+      const int k = b * 16 + column(i);
+      const uint code = (codes[k / 32 * pitch + row(i)][k % 32 / 8] >> (k % 8 * 4)) & 15;
+      const uint factors = row_half(i) == 0 ? upper : lower;
+      t[b].set(i, bfloat(fma(float(code), as_type<float>(factors << 16), as_type<float>(factors & 0xffff0000u))));
     }
   }
 #endif

@@ -245,15 +245,42 @@ pub struct Tile {
     pub columns: usize,
     /// Simdgroups of the threadgroup.
     pub simdgroups: usize,
-    /// Operands are copied ahead (gemm_streamed.metal).
-    pub streamed: bool,
+    /// How the operands come together.
+    pub route: TileRoute,
+}
+
+/// How a tile's operands come together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TileRoute {
+    /// Both are staged as bfloats (gemm.h).
+    Staged,
+    /// They are copied ahead, the weights packed (gemm_streamed.h).
+    Streamed,
+    /// The same, and four simdgroups multiply together (gemm_warpgroup.h).
+    Warpgroups {
+        /// Places of the ring that they are copied into.
+        stages: usize,
+    },
 }
 
 impl Tile {
     /// What the names of the kernels with this tile end in.
     pub fn name(&self) -> String {
-        let streamed = if self.streamed { "_streamed" } else { "" };
-        format!("{}x{}{streamed}", self.rows, self.columns)
+        let route = match self.route {
+            TileRoute::Staged => "",
+            TileRoute::Streamed => "_streamed",
+            TileRoute::Warpgroups { .. } => "_warpgroup",
+        };
+        format!("{}x{}{route}", self.rows, self.columns)
+    }
+
+    /// Bytes of the kernels' threadgroup argument.
+    pub fn threadgroup_bytes(&self) -> usize {
+        match self.route {
+            TileRoute::Staged | TileRoute::Streamed => 0,
+            // inputs and codes of 64 columns; where each row of the input comes from and where that of the output goes
+            TileRoute::Warpgroups { stages } => stages * (self.rows * 128 + self.columns * 32) + self.rows * 8,
+        }
     }
 }
 
@@ -262,19 +289,39 @@ const fn tile(rows: usize, columns: usize, simdgroups: usize) -> Tile {
         rows,
         columns,
         simdgroups,
-        streamed: false,
+        route: TileRoute::Staged,
     }
 }
 
 const fn streamed(rows: usize, columns: usize) -> Tile {
     Tile {
-        streamed: true,
+        route: TileRoute::Streamed,
         ..tile(rows, columns, 4)
     }
 }
 
-/// The tile of a dense product with `m` rows of input and `n` rows of weights.
-pub fn dense_tile(family: Family, form: Form, m: usize, n: usize) -> Tile {
+const fn by_warpgroups(rows: usize) -> Tile {
+    Tile {
+        route: TileRoute::Warpgroups {
+            stages: if rows == 128 { 5 } else { 6 },
+        },
+        ..tile(rows, 128, 8)
+    }
+}
+
+/// Whether products of 4-bit weights with `k` columns go through warpgroups, whatever the rows: a row has the same bits in every chunk. H200, 2026-11-30, a
+/// chunk of 4,096 of the 35B: projections 364 us (569 TFLOP/s) against 720 by the streamed kernels, output 154 against 347, gate and up 576 against 661, down
+/// 359 against 384.
+fn products_by_warpgroups(family: Family, form: Form, k: usize) -> bool {
+    form == Form::Q4 && k.is_multiple_of(128) && family.warpgroups()
+}
+
+/// The tile of a dense product with `m` rows of input and `n` rows of `k` weights.
+pub fn dense_tile(family: Family, form: Form, m: usize, (n, k): (usize, usize)) -> Tile {
+    if products_by_warpgroups(family, form, k) {
+        let fills = |rows: &usize| m.div_ceil(*rows) * n.div_ceil(128) >= family.side_by_side(1);
+        return by_warpgroups([256, 128, 64].into_iter().find(fills).unwrap_or(32));
+    }
     match form {
         // H200, 2026-11-29, 4,096 x 12,288 x 2,048: 277 TFLOP/s with 128x128, 228 with 64x128, 171 with 32x128; 144 by the kernels that are not streamed.
         // 512 rows: 204, 210 and 160.
@@ -303,8 +350,11 @@ pub fn grouped_rows(family: Family, form: Form, load: usize, switches: &Switches
     }
 }
 
-/// The tile of a grouped product with [`grouped_rows`] rows.
-pub fn grouped_tile(family: Family, form: Form, rows: usize) -> Tile {
+/// The tile of a grouped product with [`grouped_rows`] rows and weights of `k` columns.
+pub fn grouped_tile(family: Family, form: Form, rows: usize, k: usize) -> Tile {
+    if products_by_warpgroups(family, form, k) && rows >= 32 {
+        return by_warpgroups(rows);
+    }
     match (form, rows) {
         // H200, 2026-11-29, 256 experts, 4,096 tokens: 210 and 190 TFLOP/s (gate and up, down) with 64x128, 195 and 179 with 128x128, 155 and 150 with
         // 32x128; 77 and 80 by the kernels that are not streamed. 2,048 tokens: 175 and 160 with 64x128.

@@ -11,7 +11,7 @@ use crate::device::{Device, Memory, Slice};
 use crate::error::GpuError;
 use crate::params::{AttentionPrefillParams, GemmParams, Params, StepState};
 use crate::pass::{Dispatch, Pass};
-use crate::policy::{self, ATTENTION_PREFILL_ROWS, Family, Tile};
+use crate::policy::{self, ATTENTION_PREFILL_ROWS, Family, Tile, TileRoute};
 use crate::switches::Switches;
 use crate::weights::{Form, GpuMatrix, describe_encoding};
 
@@ -68,9 +68,13 @@ fn cases(family: Family) -> Vec<(String, Case)> {
             cases.push((name, case));
         }
     };
-    for form in [Form::Q4, Form::Q8, Form::Bf16, Form::Any] {
-        let dense = [(1, 64), (17, 64), (512, 1024), (1024, 2048), (2048, 4096)]
-            .map(|(m, n)| policy::dense_tile(family, form, m, n));
+    let forms = [Form::Q4, Form::Q8, Form::Bf16, Form::Any];
+    for (form, k) in forms
+        .into_iter()
+        .flat_map(|form| [(form, COLUMNS), (form, WARPGROUP_COLUMNS)])
+    {
+        let shapes = [(1, 64), (17, 64), (512, 1024), (1024, 2048), (2048, 4096)];
+        let dense = shapes.map(|(m, n)| policy::dense_tile(family, form, m, (n, k)));
         let narrow = Switches {
             wide_tiles: false,
             ..Switches::default()
@@ -82,7 +86,7 @@ fn cases(family: Family) -> Vec<(String, Case)> {
             (100, Switches::default()),
         ]
         .map(|(load, switches)| {
-            policy::grouped_tile(family, form, policy::grouped_rows(family, form, load, &switches))
+            policy::grouped_tile(family, form, policy::grouped_rows(family, form, load, &switches), k)
         });
         for (pair, infix) in [(false, ""), (true, "_swiglu")] {
             for tile in dense {
@@ -117,6 +121,16 @@ struct Bench<'a, D> {
 
 /// Columns of the weights: more than are staged at once.
 const COLUMNS: usize = 64;
+/// The same where four simdgroups multiply together, which takes them by 128.
+const WARPGROUP_COLUMNS: usize = 256;
+
+/// Columns for the kernel with a tile.
+fn columns(tile: Tile) -> usize {
+    match tile.route {
+        TileRoute::Warpgroups { .. } => WARPGROUP_COLUMNS,
+        TileRoute::Staged | TileRoute::Streamed => COLUMNS,
+    }
+}
 
 impl<D: Device> Bench<'_, D> {
     /// What is wrong with the kernel's results, if anything is.
@@ -129,14 +143,14 @@ impl<D: Device> Bench<'_, D> {
     }
 
     fn dense(&mut self, kernel: &str, form: Form, tile: Tile, pair: bool) -> Result<Option<String>, GpuError> {
-        let columns = if pair { tile.columns / 2 } else { tile.columns };
+        let (columns, k) = (if pair { tile.columns / 2 } else { tile.columns }, columns(tile));
         // a part of a second tile in both directions
         let (m, n) = (tile.rows + 3, columns + 5);
-        let x = integers(m * COLUMNS, 3);
-        let (w, v) = (weights(form, 1, n, 5), weights(form, 1, n, 7));
+        let x = integers(m * k, 3);
+        let (w, v) = (weights(form, 1, (n, k), 5), weights(form, 1, (n, k), 7));
         let (first, second) = (self.matrix(&w)?, self.matrix(&v)?);
         let y = self.empty(m * n * 4)?;
-        let mut params = product_params(m, n, &first, &second);
+        let mut params = product_params(m, (n, k), &first, &second);
         params.tile_end[0] = n.div_ceil(columns) as u32;
         params.float_outputs = 1;
         let mut dispatch = Dispatch::new(kernel, "self-test");
@@ -155,9 +169,10 @@ impl<D: Device> Bench<'_, D> {
             dispatch
                 .params(&params)
                 .grid(n.div_ceil(columns), m.div_ceil(tile.rows), 1)
-                .threads(tile.simdgroups * 32),
+                .threads(tile.simdgroups * 32)
+                .threadgroup_memory(tile.threadgroup_bytes()),
         )?;
-        let sums = |matrix: &Matrix, row: usize, column: usize| product(matrix, 0, column, &x[row * COLUMNS..]);
+        let sums = |matrix: &Matrix, row: usize, column: usize| product(matrix, 0, column, &x[row * k..]);
         let expected = (0..m * n).map(|at| {
             let (row, column) = (at / n, at % n);
             match pair {
@@ -174,13 +189,13 @@ impl<D: Device> Bench<'_, D> {
 
     fn grouped(&mut self, kernel: &str, form: Form, tile: Tile, pair: bool) -> Result<Option<String>, GpuError> {
         const EXPERTS: usize = 3;
-        let columns = if pair { tile.columns / 2 } else { tile.columns };
+        let (columns, k) = (if pair { tile.columns / 2 } else { tile.columns }, columns(tile));
         let n = columns + 5;
         // expert 0 fills a tile and begins another, expert 1 has no rows, expert 2 has two
         let loads = [tile.rows + 1, 0, 2];
         let m = loads.iter().sum::<usize>();
-        let x = integers(m * COLUMNS, 3);
-        let (w, v) = (weights(form, EXPERTS, n, 5), weights(form, EXPERTS, n, 7));
+        let x = integers(m * k, 3);
+        let (w, v) = (weights(form, EXPERTS, (n, k), 5), weights(form, EXPERTS, (n, k), 7));
         let (first, second) = (self.matrix(&w)?, self.matrix(&v)?);
         // an order that is no identity: neighbours change places
         let sorted: Vec<u32> = (0..m as u32)
@@ -192,7 +207,7 @@ impl<D: Device> Bench<'_, D> {
             [2, tile.rows as u32 + 1, 2],
         ];
         let y = self.empty(m * n * 2)?;
-        let mut params = product_params(m, n, &first, &second);
+        let mut params = product_params(m, (n, k), &first, &second);
         params.row_divisor = 1;
         // as in a chunk: the pair gathers and writes in order, the single one reads in order and scatters
         let dispatch = Dispatch::new(kernel, "self-test")
@@ -211,7 +226,8 @@ impl<D: Device> Bench<'_, D> {
             .write(y)
             .params(&params)
             .grid(n.div_ceil(columns), blocks.len() + 1, 1)
-            .threads(tile.simdgroups * 32);
+            .threads(tile.simdgroups * 32)
+            .threadgroup_memory(tile.threadgroup_bytes());
         self.launch(dispatch)?;
         let mut expected = vec![0.0; m * n];
         for (position, &entry) in sorted.iter().enumerate() {
@@ -221,7 +237,7 @@ impl<D: Device> Bench<'_, D> {
                 false => (position, entry as usize),
             };
             for column in 0..n {
-                let sum = |matrix: &Matrix| product(matrix, expert, column, &x[source * COLUMNS..]);
+                let sum = |matrix: &Matrix| product(matrix, expert, column, &x[source * k..]);
                 expected[target * n + column] = match pair {
                     true => silu(sum(&w)) * sum(&v),
                     false => sum(&w),
@@ -368,10 +384,10 @@ impl<D: Device> Bench<'_, D> {
 }
 
 /// Of `m` rows times one matrix, or a pair, of `n` rows.
-fn product_params(m: usize, n: usize, first: &GpuMatrix, second: &GpuMatrix) -> GemmParams {
+fn product_params(m: usize, (n, k): (usize, usize), first: &GpuMatrix, second: &GpuMatrix) -> GemmParams {
     let mut params = GemmParams {
         m: m as u32,
-        k: COLUMNS as u32,
+        k: k as u32,
         segments: 1,
         ..GemmParams::default()
     };
@@ -402,9 +418,9 @@ fn bf16_bytes(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|&v| bf16::from_f32(v).to_le_bytes()).collect()
 }
 
-/// Matrices `[count, rows, COLUMNS]` of integers from -8 to 7, in an encoding of the form.
-fn weights(form: Form, count: usize, rows: usize, seed: u32) -> Matrix {
-    let elements = count * rows * COLUMNS;
+/// Matrices `[count, rows, cols]` of integers from -8 to 7, in an encoding of the form.
+fn weights(form: Form, count: usize, (rows, cols): (usize, usize), seed: u32) -> Matrix {
+    let elements = count * rows * cols;
     let affine = |bits, group_size, scale_type| Encoding::Affine {
         bits,
         group_size,
@@ -446,7 +462,7 @@ fn weights(form: Form, count: usize, rows: usize, seed: u32) -> Matrix {
         name: "self-test".into(),
         count,
         rows,
-        cols: COLUMNS,
+        cols,
         encoding,
         codes: Bytes::from(codes),
         scales: Bytes::from(repeated(1.0)),

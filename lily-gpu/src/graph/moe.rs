@@ -393,7 +393,7 @@ impl Graph<'_> {
         (gather, scatter, float): (bool, bool, bool),
     ) {
         let (s, mlp) = (self.scratch, self.mlp);
-        let tile = policy::grouped_tile(self.model.family, matrix.form, tile_rows);
+        let tile = policy::grouped_tile(self.model.family, matrix.form, tile_rows, matrix.cols);
         let mut params = GemmParams {
             m: rows as u32,
             k: matrix.cols as u32,
@@ -430,7 +430,8 @@ impl Graph<'_> {
                 .write(y)
                 .params(&params)
                 .grid(matrix.rows.div_ceil(columns), mlp.max_blocks(rows, tile_rows), 1)
-                .threads(tile.simdgroups * 32),
+                .threads(tile.simdgroups * 32)
+                .threadgroup_memory(tile.threadgroup_bytes()),
         );
     }
 
@@ -461,7 +462,7 @@ impl Graph<'_> {
     }
 
     fn gemm_swiglu(&mut self, label: &str, x: Slice, m: usize, gate: GpuMatrix, up: GpuMatrix, y: Slice) {
-        let tile = policy::dense_tile(self.model.family, gate.form, m, gate.rows * 2);
+        let tile = policy::dense_tile(self.model.family, gate.form, m, (gate.rows * 2, gate.cols));
         let mut params = GemmParams {
             m: m as u32,
             k: gate.cols as u32,
@@ -482,7 +483,8 @@ impl Graph<'_> {
                 .write(y)
                 .params(&params)
                 .grid(gate.rows.div_ceil(tile.columns / 2), m.div_ceil(tile.rows), 1)
-                .threads(tile.simdgroups * 32),
+                .threads(tile.simdgroups * 32)
+                .threadgroup_memory(tile.threadgroup_bytes()),
         );
     }
 }

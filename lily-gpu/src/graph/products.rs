@@ -222,7 +222,7 @@ impl Graph<'_> {
             .collect();
         for (form, group) in self.groups(&outputs, |form| form) {
             let widest = group.iter().map(|o| o.matrix.rows).max().unwrap_or(0);
-            let tile = policy::dense_tile(self.model.family, form, m, widest);
+            let tile = policy::dense_tile(self.model.family, form, m, (widest, group[0].matrix.cols));
             let mut params = GemmParams {
                 m: m as u32,
                 k: group[0].matrix.cols as u32,
@@ -244,7 +244,8 @@ impl Graph<'_> {
                 Self::bind_weights(dispatch, &group, add)
                     .params(&params)
                     .grid(end, m.div_ceil(tile.rows), 1)
-                    .threads(tile.simdgroups * 32),
+                    .threads(tile.simdgroups * 32)
+                    .threadgroup_memory(tile.threadgroup_bytes()),
             );
         }
     }

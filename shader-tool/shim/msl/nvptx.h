@@ -170,6 +170,12 @@ MSL_ALWAYS_INLINE void multiply_eight(float* d, const __bf16* a, const __bf16* b
   const uint left[4] = {pair(a), pair(a + 2), pair(a + 4), pair(a + 6)};
   mma_16x8x16<__bf16>(d, left, pair(b), pair(b + 4));
 }
+// Two codes of byte `select` says (`byte_select`), as weights.
+MSL_ALWAYS_INLINE uint byte_select(uint byte) { return ((4 + byte) * 0x1100u) | (byte * 0x11u); }
+MSL_ALWAYS_INLINE uint expand_byte(uint word, uint select, uint scale, uint bias) {
+  const uint plus_128 = (__nvvm_prmt(word, word >> 4, select) & 0x000f000fu) | 0x43004300u;
+  return fma_bfloats(fma_bfloats(plus_128, 0x3f803f80u, 0xc300c300u), scale, bias);
+}
 // Eight codes of a row into pairs 0 and 2 of each of a slab's two tiles.
 MSL_ALWAYS_INLINE void expand_codes(__bf16* first, __bf16* second, uint word, uint factors) {
   const uint scale = __nvvm_prmt(factors, 0, 0x1010);
@@ -218,7 +224,11 @@ MSL_LDMATRIX(load_matrices_right_transposed, ".trans", 4, 2)
 // Four warps multiply 64 rows at once, and go on before the product is there (sm_90a). Right operands, and left ones of scores, come from shared memory
 // in panels of 64 columns: rows of 128 bytes whose 16-byte parts are exchanged by row (`panel_place` in kernels/include/warpgroup.h), which is what bits
 // 62 and 63 of a descriptor say. The accumulators of 16 columns lie as those of m16n8k16 do.
+#define MSL_WGMMA_D16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 #define MSL_WGMMA_D32 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define MSL_WGMMA_D64 \
+  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31," \
+  "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 #define MSL_WGMMA_D128 \
   "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31," \
   "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63," \
@@ -262,6 +272,28 @@ MSL_ALWAYS_INLINE void warpgroup_multiply_kn_256(float* d, const __bf16* a, ulon
   asm volatile("{.reg .pred p; setp.ne.b32 p, 1, 0; wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" MSL_WGMMA_D128 "}, {%128,%129,%130,%131}, %132, p, 1, 1, 1;}"
                : MSL_F32(d, 0), MSL_F32(d, 32), MSL_F32(d, 64), MSL_F32(d, 96)
                : "r"(pair(a)), "r"(pair(a + 2)), "r"(pair(a + 4)), "r"(pair(a + 6)), "l"(b));
+}
+// d += a * b^T with b in shared memory, k along its rows, and 32, 64, 128 or 256 columns of d.
+#define MSL_WGMMA_LEFT "r"(pair(a)), "r"(pair(a + 2)), "r"(pair(a + 4)), "r"(pair(a + 6)), "l"(b)
+MSL_ALWAYS_INLINE void warpgroup_multiply_left_32(float* d, const __bf16* a, ulong b) {
+  asm volatile("{.reg .pred p; setp.ne.b32 p, 1, 0; wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {" MSL_WGMMA_D16 "}, {%16,%17,%18,%19}, %20, p, 1, 1, 0;}"
+               : MSL_F8(d, 0), MSL_F8(d, 8)
+               : MSL_WGMMA_LEFT);
+}
+MSL_ALWAYS_INLINE void warpgroup_multiply_left_64(float* d, const __bf16* a, ulong b) {
+  asm volatile("{.reg .pred p; setp.ne.b32 p, 1, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" MSL_WGMMA_D32 "}, {%32,%33,%34,%35}, %36, p, 1, 1, 0;}"
+               : MSL_F32(d, 0)
+               : MSL_WGMMA_LEFT);
+}
+MSL_ALWAYS_INLINE void warpgroup_multiply_left_128(float* d, const __bf16* a, ulong b) {
+  asm volatile("{.reg .pred p; setp.ne.b32 p, 1, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" MSL_WGMMA_D64 "}, {%64,%65,%66,%67}, %68, p, 1, 1, 0;}"
+               : MSL_F32(d, 0), MSL_F32(d, 32)
+               : MSL_WGMMA_LEFT);
+}
+MSL_ALWAYS_INLINE void warpgroup_multiply_left_256(float* d, const __bf16* a, ulong b) {
+  asm volatile("{.reg .pred p; setp.ne.b32 p, 1, 0; wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" MSL_WGMMA_D128 "}, {%128,%129,%130,%131}, %132, p, 1, 1, 0;}"
+               : MSL_F32(d, 0), MSL_F32(d, 32), MSL_F32(d, 64), MSL_F32(d, 96)
+               : MSL_WGMMA_LEFT);
 }
 // What this thread's copies have put into shared memory is seen by products of warpgroups after the next barrier.
 MSL_ALWAYS_INLINE void warpgroup_sees_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
