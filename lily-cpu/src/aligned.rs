@@ -11,6 +11,7 @@ struct Line([u8; LINE]);
 
 /// Plain numbers: any bytes are a value, and all zero bits are 0.
 pub(crate) trait Number: Copy {}
+impl Number for u8 {}
 impl Number for i16 {}
 impl Number for f32 {}
 

@@ -5,6 +5,7 @@ use lily_model::{Encoding, FloatType, Matrix};
 
 use super::*;
 use crate::pool::Pool;
+use crate::quantize::padded_cols;
 use crate::simd::tests::sets;
 
 /// Numbers in [-1, 1) and bytes, the same in every run.

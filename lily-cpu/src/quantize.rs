@@ -1,13 +1,14 @@
 //! Activations as 16-bit integers, for integer dot products with 4-bit codes.
 //!
-//! A group `x` of a row becomes `t * q` with `|q| <= 32767`: the rounding error is at most `max|x| / 65534`, within its group. A
+//! A group `x` of a row becomes `t * q` with `|q| <= 32639`: the rounding error is at most `max|x| / 65278`, within its group. A
 //! product of a row of codes `c` with scales `s` and biases `b` by group is then the sum over groups of
-//! `t * s * sum(q c) + b * t * sum(q)`, where `sum(q c)` is exact in 32 bits: `128 * 15 * 32767 < 2^31`.
+//! `t * s * sum(q c) + b * t * sum(q)`, where `sum(q c)` is exact in 32 bits: `128 * 15 * 32639 < 2^31`.
 
 use crate::KernelSet;
 use crate::aligned::Aligned;
 use crate::pool::Pool;
 use crate::shared::SharedMut;
+use crate::simd::rows::Rows;
 use crate::simd::{Kernel, LANES, Lanes};
 
 /// Order of a row's integers: the sums over a group are exact, so the order changes no bit of a result.
@@ -15,13 +16,14 @@ use crate::simd::{Kernel, LANES, Lanes};
 pub(crate) enum Layout {
     /// As [`Lanes::load_nibbles`] gives the codes: for products straight from the weights' bytes.
     Direct,
-    /// As [`Lanes::interleave_groups`] gives them, eight groups to a block: for products with an unpacked panel.
+    /// As [`Rows::block_sums`] takes them, eight groups to a block: for products with an unpacked panel.
     Interleaved,
 }
 
 /// Rows of a task, and the most rows that are not worth a parallel region.
 const TASK_ROWS: usize = 4;
-const LARGEST: f32 = 32767.0;
+/// `127 * 256 + 127`: two signed bytes hold it.
+const LARGEST: f32 = 32639.0;
 /// The largest group.
 const MAX_GROUP: usize = 128;
 
@@ -168,8 +170,9 @@ impl Kernel for QuantizeRow<'_> {
             match self.layout {
                 Layout::Direct => direct_order(group_codes, &mut self.codes[group * self.group_size..]),
                 Layout::Interleaved => {
-                    let block = group / LANES * LANES * self.group_size;
-                    interleaved_order(group_codes, &mut self.codes[block + 2 * (group % LANES)..]);
+                    let block = LANES * self.group_size;
+                    let block = &mut self.codes[group / LANES * block..(group / LANES + 1) * block];
+                    V::Rows::order_group(group_codes, group % LANES, block);
                 }
             }
         }
@@ -189,17 +192,6 @@ fn direct_order(codes: &[i16], out: &mut [i16]) {
             for (lane, out) in out.iter_mut().enumerate() {
                 *out = codes[4 * lane + vector];
             }
-        }
-    }
-}
-
-#[inline(always)]
-fn interleaved_order(codes: &[i16], out: &mut [i16]) {
-    for (word, codes) in codes.chunks_exact(8).enumerate() {
-        for step in 0..4 {
-            let at = (4 * word + step) * 2 * LANES;
-            out[at] = codes[step];
-            out[at + 1] = codes[step + 4];
         }
     }
 }

@@ -255,7 +255,7 @@ impl<D: DotAdd> Lanes for F32x8<D> {
         unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) };
     }
     #[inline(always)]
-    unsafe fn interleave_groups(groups: *const u8, bytes: usize, out: *mut i16, stride: usize) {
+    unsafe fn interleave_groups(groups: *const u8, bytes: usize, out: *mut i16) {
         // SAFETY: the caller's promise: a group has 32 or 64 bytes.
         unsafe {
             let mask = _mm256_set1_epi32(0x000f_000f);
@@ -265,17 +265,11 @@ impl<D: DotAdd> Lanes for F32x8<D> {
                     *words = _mm256_loadu_si256(groups.add(group * bytes + first).cast());
                 }
                 for (word, codes) in transpose(words).iter().enumerate() {
-                    let to = out.add((first / 4 + word) * 4 * stride);
-                    _mm256_storeu_si256(to.cast(), _mm256_and_si256(*codes, mask));
-                    _mm256_storeu_si256(
-                        to.add(stride).cast(),
-                        _mm256_and_si256(_mm256_srli_epi16::<4>(*codes), mask),
-                    );
-                    _mm256_storeu_si256(
-                        to.add(2 * stride).cast(),
-                        _mm256_and_si256(_mm256_srli_epi16::<8>(*codes), mask),
-                    );
-                    _mm256_storeu_si256(to.add(3 * stride).cast(), _mm256_srli_epi16::<12>(*codes));
+                    let to = out.add((first / 4 + word) * 4 * 2 * LANES).cast::<__m256i>();
+                    _mm256_storeu_si256(to, _mm256_and_si256(*codes, mask));
+                    _mm256_storeu_si256(to.add(1), _mm256_and_si256(_mm256_srli_epi16::<4>(*codes), mask));
+                    _mm256_storeu_si256(to.add(2), _mm256_and_si256(_mm256_srli_epi16::<8>(*codes), mask));
+                    _mm256_storeu_si256(to.add(3), _mm256_srli_epi16::<12>(*codes));
                 }
             }
         }
@@ -297,6 +291,7 @@ macro_rules! both {
         ($low($a, $b), $high($a, $b))
     };
 }
+pub(super) use both;
 
 /// Transposes eight rows of eight 32-bit words.
 #[inline(always)]

@@ -1,12 +1,16 @@
-//! Two rows in one 512-bit vector: AVX-512 F, VL and VNNI.
+//! Two rows in one 512-bit vector: AVX-512 F, VL and VNNI. Unpacked codes are bytes, half of what 16-bit codes take from the caches,
+//! and the 16 bits of an activation two bytes.
 
 use std::arch::x86_64::*;
 
 use super::LANES;
-use super::avx2::{Avx512Vnni, F32x8};
+use super::avx2::{Avx512Vnni, F32x8, both};
 use super::rows::Rows;
 
 pub(crate) struct Wide;
+
+/// Bytes of a vector.
+const VECTOR: usize = 64;
 
 /// An expression of intrinsics without memory access.
 macro_rules! wide {
@@ -30,11 +34,83 @@ impl Rows for Wide {
     type Floats = __m512;
 
     const ROWS: usize = 2;
+    const CODE_BYTES: usize = 1;
 
+    /// Vector `2 w + q` has in lane `i` the codes `8 w + q`, `8 w + q + 2` and so on of group `i`, of one row and then the other.
     #[inline(always)]
-    unsafe fn load_codes(from: *const i16) -> __m512i {
-        // SAFETY: the caller's promise.
-        unsafe { _mm512_loadu_si512(from.cast()) }
+    unsafe fn unpack_block(groups: [*const u8; 2], bytes: usize, out: *mut u8) {
+        // SAFETY: the caller's promise: a group has 32 or 64 bytes.
+        unsafe {
+            let mask = _mm512_set1_epi8(15);
+            for first in (0..bytes).step_by(32) {
+                let mut words = [_mm512_setzero_si512(); LANES];
+                for (group, words) in words.iter_mut().enumerate() {
+                    let at = group * bytes + first;
+                    let low = _mm512_castsi256_si512(_mm256_loadu_si256(groups[0].add(at).cast()));
+                    *words = _mm512_inserti64x4::<1>(low, _mm256_loadu_si256(groups[1].add(at).cast()));
+                }
+                for (word, codes) in transpose(words).iter().enumerate() {
+                    let to = out.add((first / 4 + word) * 2 * VECTOR);
+                    _mm512_storeu_si512(to.cast(), _mm512_and_si512(*codes, mask));
+                    let high = _mm512_and_si512(_mm512_srli_epi32::<4>(*codes), mask);
+                    _mm512_storeu_si512(to.add(VECTOR).cast(), high);
+                }
+            }
+        }
+    }
+    /// The high bytes of the block come first, rounded so that the low bytes are signed too; each half in the order of the codes.
+    #[inline(always)]
+    fn order_group(codes: &[i16], lane: usize, block: &mut [i16]) {
+        let half = block.len() / 2;
+        for (word, codes) in codes.chunks_exact(8).enumerate() {
+            for step in 0..2 {
+                let (mut high, mut low) = ([0; 4], [0; 4]);
+                for byte in 0..4 {
+                    let code = codes[2 * byte + step];
+                    high[byte] = ((code + 128) >> 8) as u8;
+                    low[byte] = code as u8;
+                }
+                let at = (2 * word + step) * LANES * 2 + 2 * lane;
+                for (at, bytes) in [(at, high), (at + half, low)] {
+                    block[at] = i16::from_le_bytes([bytes[0], bytes[1]]);
+                    block[at + 1] = i16::from_le_bytes([bytes[2], bytes[3]]);
+                }
+            }
+        }
+    }
+    /// Codes and bytes of activations are multiplied four at a time: with the high bytes, then 256 times that and with the low bytes.
+    #[inline(always)]
+    unsafe fn block_sums<const R: usize, const T: usize>(
+        weights: [*const u8; R],
+        x: [*const i16; T],
+        group_size: usize,
+    ) -> [[__m512i; T]; R] {
+        // SAFETY: the caller's promise: a block has `group_size / 4` vectors, of weights and of each half of the activations.
+        unsafe {
+            let mut sums = [[_mm512_setzero_si512(); T]; R];
+            for half in 0..2 {
+                for vector in 0..group_size / 4 {
+                    let mut bytes = [_mm512_setzero_si512(); T];
+                    for t in 0..T {
+                        bytes[t] = Self::repeat_codes(x[t].add((half * group_size / 4 + vector) * 2 * LANES));
+                    }
+                    for r in 0..R {
+                        let w = _mm512_loadu_si512(weights[r].add(vector * VECTOR).cast());
+                        for t in 0..T {
+                            sums[r][t] = _mm512_dpbusd_epi32(sums[r][t], w, bytes[t]);
+                        }
+                    }
+                }
+                if half == 0 {
+                    for sums in &mut sums {
+                        for sums in sums {
+                            *sums = _mm512_slli_epi32::<8>(*sums);
+                        }
+                    }
+                }
+            }
+            sums
+        }
     }
     #[inline(always)]
     unsafe fn repeat_codes(from: *const i16) -> __m512i {
@@ -125,6 +201,34 @@ impl Rows for Wide {
     fn mul_add(a: __m512, b: __m512, c: __m512) -> __m512 {
         wide!(_mm512_fmadd_ps(a, b, c))
     }
+}
+
+/// Transposes eight rows of eight 32-bit words in each half.
+#[inline(always)]
+fn transpose(r: [__m512i; 8]) -> [__m512i; 8] {
+    wide!({
+        let (a0, a1) = both!(_mm512_unpacklo_epi32, _mm512_unpackhi_epi32, r[0], r[1]);
+        let (a2, a3) = both!(_mm512_unpacklo_epi32, _mm512_unpackhi_epi32, r[2], r[3]);
+        let (a4, a5) = both!(_mm512_unpacklo_epi32, _mm512_unpackhi_epi32, r[4], r[5]);
+        let (a6, a7) = both!(_mm512_unpacklo_epi32, _mm512_unpackhi_epi32, r[6], r[7]);
+        let (b0, b1) = both!(_mm512_unpacklo_epi64, _mm512_unpackhi_epi64, a0, a2);
+        let (b2, b3) = both!(_mm512_unpacklo_epi64, _mm512_unpackhi_epi64, a1, a3);
+        let (b4, b5) = both!(_mm512_unpacklo_epi64, _mm512_unpackhi_epi64, a4, a6);
+        let (b6, b7) = both!(_mm512_unpacklo_epi64, _mm512_unpackhi_epi64, a5, a7);
+        // Quarters 0 and 2, or 1 and 3, of both.
+        let even = _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13);
+        let odd = _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15);
+        [
+            _mm512_permutex2var_epi64(b0, even, b4),
+            _mm512_permutex2var_epi64(b1, even, b5),
+            _mm512_permutex2var_epi64(b2, even, b6),
+            _mm512_permutex2var_epi64(b3, even, b7),
+            _mm512_permutex2var_epi64(b0, odd, b4),
+            _mm512_permutex2var_epi64(b1, odd, b5),
+            _mm512_permutex2var_epi64(b2, odd, b6),
+            _mm512_permutex2var_epi64(b3, odd, b7),
+        ]
+    })
 }
 
 /// As in `avx2`.

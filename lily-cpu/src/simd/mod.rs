@@ -94,19 +94,18 @@ pub(crate) trait Lanes: Copy {
         sums
     }
     /// The 4-bit codes of eight groups side by side. `groups` has the codes of each group as the file has them, in `bytes` bytes
-    /// (32 or 64); step `4 w + q` of `out` (16 numbers) has in lane `i` the codes `8 w + q` and `8 w + q + 4` of group `i`. Steps are
-    /// `stride` numbers apart.
+    /// (32 or 64); vector `4 w + q` of `out` has in lane `i` the codes `8 w + q` and `8 w + q + 4` of group `i`.
     /// # Safety
-    /// `groups` points to `LANES * bytes` bytes, `out` to room for `2 * bytes` steps.
+    /// `groups` points to `LANES * bytes` bytes, `out` to room for `2 * bytes` vectors of sixteen numbers.
     #[inline(always)]
-    unsafe fn interleave_groups(groups: *const u8, bytes: usize, out: *mut i16, stride: usize) {
+    unsafe fn interleave_groups(groups: *const u8, bytes: usize, out: *mut i16) {
         for group in 0..LANES {
             for word in 0..bytes / 4 {
                 // SAFETY: the group and word are inside, and so are the numbers that they become.
                 unsafe {
                     let codes = u32::from_le(groups.add(group * bytes + 4 * word).cast::<u32>().read_unaligned());
                     for step in 0..4 {
-                        let to = out.add((4 * word + step) * stride + 2 * group);
+                        let to = out.add((4 * word + step) * 2 * LANES + 2 * group);
                         *to = (codes >> (4 * step) & 15) as i16;
                         *to.add(1) = (codes >> (4 * step + 16) & 15) as i16;
                     }

@@ -19,10 +19,24 @@ pub(crate) trait Rows {
     /// Weight rows of a vector, 1 or 2.
     const ROWS: usize;
 
+    /// Bytes of a code in a block of unpacked groups.
+    const CODE_BYTES: usize;
+    /// Makes a block of the eight groups of each row: `groups` points to a row's codes as the file has them, `bytes` (32 or 64) to a
+    /// group.
     /// # Safety
-    /// `from` points to sixteen numbers of each row, row after row.
-    unsafe fn load_codes(from: *const i16) -> Self::Codes;
-    /// The same for every row.
+    /// Each of `groups` points to `LANES * bytes` bytes, `out` to room for `ROWS * LANES * 2 * bytes * CODE_BYTES` bytes.
+    unsafe fn unpack_block(groups: [*const u8; 2], bytes: usize, out: *mut u8);
+    /// Writes the activations of a group to its lane of a block, in the order of [`Rows::block_sums`].
+    fn order_group(codes: &[i16], lane: usize, block: &mut [i16]);
+    /// The integer sums of eight groups of `group_size` columns: blocks of `R` times [`Rows::ROWS`] weight rows by `T` activation rows.
+    /// # Safety
+    /// `weights` point to blocks as [`Rows::unpack_block`] makes them, `x` to blocks of [`Rows::order_group`].
+    unsafe fn block_sums<const R: usize, const T: usize>(
+        weights: [*const u8; R],
+        x: [*const i16; T],
+        group_size: usize,
+    ) -> [[Self::Sums; T]; R];
+    /// The same sixteen numbers for every row.
     /// # Safety
     /// `from` points to sixteen numbers.
     unsafe fn repeat_codes(from: *const i16) -> Self::Codes;
@@ -65,11 +79,47 @@ impl<V: Lanes> Rows for One<V> {
     type Floats = V;
 
     const ROWS: usize = 1;
+    const CODE_BYTES: usize = 2;
 
     #[inline(always)]
-    unsafe fn load_codes(from: *const i16) -> V::Codes {
+    unsafe fn unpack_block(groups: [*const u8; 2], bytes: usize, out: *mut u8) {
         // SAFETY: the caller's promise.
-        unsafe { V::load_codes(from) }
+        unsafe { V::interleave_groups(groups[0], bytes, out.cast()) };
+    }
+    #[inline(always)]
+    fn order_group(codes: &[i16], lane: usize, block: &mut [i16]) {
+        for (word, codes) in codes.chunks_exact(8).enumerate() {
+            for step in 0..4 {
+                let at = (4 * word + step) * 2 * LANES + 2 * lane;
+                block[at] = codes[step];
+                block[at + 1] = codes[step + 4];
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn block_sums<const R: usize, const T: usize>(
+        weights: [*const u8; R],
+        x: [*const i16; T],
+        group_size: usize,
+    ) -> [[V::Sums; T]; R] {
+        const STEP: usize = 2 * LANES;
+        let mut sums = [[V::zero_sums(); T]; R];
+        for at in (0..LANES * group_size).step_by(STEP) {
+            // SAFETY: a block has eight groups.
+            unsafe {
+                let mut codes = [V::load_codes(x[0].add(at)); T];
+                for (codes, x) in codes.iter_mut().zip(x).skip(1) {
+                    *codes = V::load_codes(x.add(at));
+                }
+                for (r, sums) in sums.iter_mut().enumerate() {
+                    let w = V::load_codes(weights[r].cast::<i16>().add(at));
+                    for t in 0..T {
+                        sums[t] = V::dot_add(sums[t], w, codes[t]);
+                    }
+                }
+            }
+        }
+        sums
     }
     #[inline(always)]
     unsafe fn repeat_codes(from: *const i16) -> V::Codes {

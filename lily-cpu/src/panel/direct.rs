@@ -1,0 +1,287 @@
+//! Integer products of few activations straight from the weights' bytes: what decode spends its time with.
+
+use lily_model::FloatType;
+
+use super::groups::{Groups, add_groups, scale_type, some_scales, store_sums};
+use super::{Inputs, PANEL_ROWS, PanelRows, Place, Tile, bytes_from};
+use crate::quantize::{QuantizedRow, QuantizedRows};
+use crate::simd::rows::{One, Rows};
+use crate::simd::{CACHE_LINE, Kernel, LANES, Lanes};
+
+/// A tile straight from the weights' bytes, for few activation rows.
+pub(super) struct DirectTile<'a> {
+    pub(super) rows: PanelRows<'a>,
+    pub(super) quantized: &'a QuantizedRows,
+    pub(super) inputs: &'a Inputs<'a>,
+    pub(super) first_token: usize,
+    pub(super) tokens: usize,
+    pub(super) tile: &'a mut Tile,
+}
+
+impl Kernel for DirectTile<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Lanes>(self) {
+        let weights = DirectRows::new(self.rows, self.quantized.group_size);
+        let row = |token: usize| self.quantized.row(self.inputs.index(self.first_token + token));
+        let mut token = 0;
+        while token < self.tokens {
+            let out = &mut self.tile[token * PANEL_ROWS..];
+            if self.tokens - token >= 2 {
+                weights.multiply::<V, 2>(&[row(token), row(token + 1)], out);
+                token += 2;
+            } else {
+                weights.multiply::<V, 1>(&[row(token)], out);
+                token += 1;
+            }
+        }
+    }
+}
+
+/// Columns of 32 bytes.
+const CHUNK: usize = 64;
+/// How many bytes ahead a product straight from the weights' bytes asks for cache lines: the rows that come next.
+const PREFETCH: usize = 8192;
+
+/// The weight rows of a panel as they are in the file.
+struct DirectRows<'a> {
+    rows: usize,
+    codes: &'a [u8],
+    /// Scales and biases from the first row on to the end of the matrix.
+    scales: &'a [u8],
+    biases: &'a [u8],
+    row_bytes: usize,
+    scale_bytes: usize,
+    scale_type: FloatType,
+    group_size: usize,
+    /// Where what comes [`PREFETCH`] bytes after a row of the panel is.
+    ahead: Ahead<'a>,
+}
+
+/// Groups `first` to `first + count - 1`, up to eight, of `chunks` chunks each.
+#[derive(Clone, Copy)]
+struct Block {
+    first: usize,
+    count: usize,
+    chunks: usize,
+}
+
+/// The bytes that a thread reads soon.
+#[derive(Clone, Copy)]
+struct Ahead<'a> {
+    /// From the panel's first row on: those of its matrix, and of what follows it from row `leaves_at` on.
+    here: [&'a [u8]; 3],
+    there: Option<[&'a [u8]; 3]>,
+    leaves_at: usize,
+    /// Rows of [`PREFETCH`] bytes.
+    rows: usize,
+}
+
+impl<'a> DirectRows<'a> {
+    // Looked up once for a panel: a row of 512 columns takes less time than finding its slices.
+    fn new(panel: PanelRows<'a>, group_size: usize) -> DirectRows<'a> {
+        let matrix = panel.matrix;
+        let (row_bytes, scale_bytes) = (matrix.row_bytes(), matrix.row_scales(0, 0).len());
+        let here = bytes_from(Place {
+            matrix,
+            index: panel.index,
+            row: panel.first_row,
+        });
+        DirectRows {
+            rows: panel.rows,
+            codes: &here[0][..panel.rows * row_bytes],
+            scales: here[1],
+            biases: here[2],
+            row_bytes,
+            scale_bytes,
+            scale_type: scale_type(matrix),
+            group_size,
+            ahead: Ahead {
+                here,
+                there: panel.next.map(bytes_from),
+                leaves_at: panel.leaves_at - panel.first_row,
+                rows: PREFETCH / row_bytes,
+            },
+        }
+    }
+
+    /// The products with `T` rows; `out` has tokens [`PANEL_ROWS`] apart.
+    #[inline(always)]
+    fn multiply<V: Lanes, const T: usize>(&self, x: &[QuantizedRow<'_>; T], out: &mut [f32]) {
+        const BUNDLES: usize = 4;
+        let side_by_side = V::Rows::ROWS;
+        let mut row = 0;
+        while self.rows - row >= BUNDLES * side_by_side {
+            let lanes = [
+                self.lanes::<V::Rows, T>(row, x),
+                self.lanes::<V::Rows, T>(row + side_by_side, x),
+                self.lanes::<V::Rows, T>(row + 2 * side_by_side, x),
+                self.lanes::<V::Rows, T>(row + 3 * side_by_side, x),
+            ];
+            store_sums::<V, BUNDLES, T>(&lanes, &mut out[row..]);
+            row += BUNDLES * side_by_side;
+        }
+        for row in row..self.rows {
+            let lanes = self.lanes::<One<V>, T>(row, x);
+            for t in 0..T {
+                out[t * PANEL_ROWS + row] = lanes[t].sum();
+            }
+        }
+    }
+
+    /// The lanes of rows `row` to `row + B::ROWS - 1`.
+    #[inline(always)]
+    fn lanes<B: Rows, const T: usize>(&self, row: usize, x: &[QuantizedRow<'_>; T]) -> [B::Floats; T] {
+        let chunks = self.group_size / CHUNK;
+        let groups = 2 * self.row_bytes / self.group_size;
+        assert!(self.row_bytes == groups * chunks * CHUNK / 2);
+        assert!((row + B::ROWS) * self.row_bytes <= self.codes.len());
+        let padded = groups.next_multiple_of(LANES);
+        assert!(
+            x.iter().all(|x| x.codes.len() >= groups * self.group_size
+                && x.scales.len() >= padded
+                && x.sums.len() >= padded)
+        );
+        let ahead = self.prefetch_scales::<B>(row);
+        let mut lanes = [B::zero(); T];
+        for first in (0..groups).step_by(LANES) {
+            let count = groups - first;
+            // Constants, so that the usual block is compiled without a branch in it.
+            let usual = Block {
+                first,
+                count: LANES,
+                chunks: 1,
+            };
+            // SAFETY: the rows have the groups from `first` on, `count` of them.
+            unsafe {
+                if chunks == 1 && count >= LANES {
+                    self.add_block::<B, T>(row, x, usual, ahead, &mut lanes);
+                } else {
+                    let count = LANES.min(count);
+                    self.add_block::<B, T>(row, x, Block { first, count, chunks }, ahead, &mut lanes);
+                }
+            }
+        }
+        lanes
+    }
+
+    /// Asks for the scales and biases that come [`PREFETCH`] bytes of codes after row `row`; where the codes do is returned.
+    #[inline(always)]
+    fn prefetch_scales<B: Rows>(&self, row: usize) -> *const u8 {
+        let ahead = row + self.ahead.rows;
+        let (bytes, ahead) = match &self.ahead.there {
+            Some(there) if ahead >= self.ahead.leaves_at => (there, ahead - self.ahead.leaves_at),
+            _ => (&self.ahead.here, ahead),
+        };
+        let [codes, scales, biases] = bytes;
+        for line in (0..B::ROWS * self.scale_bytes).step_by(CACHE_LINE) {
+            let at = ahead * self.scale_bytes + line;
+            B::Lanes::prefetch(scales.as_ptr().wrapping_add(at));
+            B::Lanes::prefetch(biases.as_ptr().wrapping_add(at));
+        }
+        codes.as_ptr().wrapping_add(ahead * self.row_bytes)
+    }
+
+    /// Adds the groups of `block`. Decode spends its time here: written out, so that the sums stay in registers.
+    ///
+    /// # Safety
+    /// The rows and the rows of `x` have these groups.
+    #[inline(always)]
+    unsafe fn add_block<B: Rows, const T: usize>(
+        &self,
+        row: usize,
+        x: &[QuantizedRow<'_>; T],
+        block: Block,
+        ahead: *const u8,
+        lanes: &mut [B::Floats; T],
+    ) {
+        let Block { first, count, chunks } = block;
+        for row in 0..B::ROWS {
+            let start = row * self.row_bytes + first * chunks * CHUNK / 2;
+            for line in (0..count * chunks * CHUNK / 2).step_by(CACHE_LINE) {
+                B::Lanes::prefetch(ahead.wrapping_add(start + line));
+            }
+        }
+        let codes = self.codes[row * self.row_bytes..].as_ptr();
+        let group = |group: usize| (codes, first + group, if group < count { chunks } else { 0 });
+        // SAFETY: the caller's promise; groups that are not there have no chunks.
+        let [a, b, c, d, e, f, g, h] = unsafe {
+            [
+                self.group_sums::<B, T>(x, group(0)),
+                self.group_sums::<B, T>(x, group(1)),
+                self.group_sums::<B, T>(x, group(2)),
+                self.group_sums::<B, T>(x, group(3)),
+                self.group_sums::<B, T>(x, group(4)),
+                self.group_sums::<B, T>(x, group(5)),
+                self.group_sums::<B, T>(x, group(6)),
+                self.group_sums::<B, T>(x, group(7)),
+            ]
+        };
+        let weights = self.groups::<B>(row, first, count);
+        for t in 0..T {
+            let totals = B::totals([a[t], b[t], c[t], d[t], e[t], f[t], g[t], h[t]]);
+            // SAFETY: rows of activations have whole blocks of groups.
+            lanes[t] = add_groups(lanes[t], totals, &weights, &unsafe { Groups::of(&x[t], first) });
+        }
+    }
+
+    /// The sums of a group, of `chunks` chunks, of the rows that start at `codes`.
+    ///
+    /// # Safety
+    /// The rows and the rows of `x` have these chunks.
+    #[inline(always)]
+    unsafe fn group_sums<B: Rows, const T: usize>(
+        &self,
+        x: &[QuantizedRow<'_>; T],
+        (codes, group, chunks): (*const u8, usize, usize),
+    ) -> [B::Sums; T] {
+        let mut sums = [B::zero_sums(); T];
+        for chunk in group * chunks..(group + 1) * chunks {
+            // SAFETY: the caller's promise.
+            let weights = unsafe { B::load_nibbles(codes.add(chunk * CHUNK / 2), self.row_bytes) };
+            for t in 0..T {
+                // SAFETY: the caller's promise.
+                sums[t] = B::settle(unsafe { dot_chunk::<B>(sums[t], &weights, &x[t], chunk) });
+            }
+        }
+        sums
+    }
+
+    /// Scales and biases of groups of the rows from `row` on.
+    #[inline(always)]
+    fn groups<B: Rows>(&self, row: usize, first: usize, count: usize) -> Groups<B> {
+        let from = row * self.scale_bytes + first * self.scale_type.size();
+        let last = from + (B::ROWS - 1) * self.scale_bytes;
+        let float = self.scale_type;
+        Groups {
+            scale: B::from_rows(
+                some_scales::<B::Lanes>(float, &self.scales[from..], count),
+                some_scales::<B::Lanes>(float, &self.scales[last..], count),
+            ),
+            sum: B::from_rows(
+                some_scales::<B::Lanes>(float, &self.biases[from..], count),
+                some_scales::<B::Lanes>(float, &self.biases[last..], count),
+            ),
+        }
+    }
+}
+
+/// `sums` plus the products of chunk `chunk` of 64 columns.
+///
+/// # Safety
+/// `x` has the chunk.
+#[inline(always)]
+unsafe fn dot_chunk<B: Rows>(
+    mut sums: B::Sums,
+    weights: &[B::Codes; 4],
+    x: &QuantizedRow<'_>,
+    chunk: usize,
+) -> B::Sums {
+    for (vector, w) in weights.iter().enumerate() {
+        // SAFETY: the caller's promise.
+        let x = unsafe { B::repeat_codes(x.codes.as_ptr().add(chunk * CHUNK + 2 * LANES * vector)) };
+        sums = B::dot_add(sums, *w, x);
+    }
+    sums
+}

@@ -1,0 +1,197 @@
+//! Integer products of unpacked rows with many activations.
+
+use super::groups::{Groups, add_groups, scale_type, some_scales, store_sums};
+use super::{Inputs, PANEL_ROWS, Panel, PanelRows, Tile};
+use crate::quantize::{QuantizedRow, QuantizedRows, padded_cols, padded_groups};
+use crate::simd::rows::Rows;
+use crate::simd::{CACHE_LINE, Kernel, LANES, Lanes};
+
+/// Unpacks rows of 4-bit codes into a panel.
+pub(super) struct InterleaveRows<'a> {
+    pub(super) rows: PanelRows<'a>,
+    pub(super) group_size: usize,
+    pub(super) panel: &'a mut Panel,
+}
+
+impl Kernel for InterleaveRows<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Lanes>(self) {
+        let PanelRows {
+            matrix,
+            index,
+            first_row,
+            rows,
+            ..
+        } = self.rows;
+        let group_bytes = self.group_size / 2;
+        let groups = padded_groups(matrix.cols, self.group_size);
+        let scale_type = scale_type(matrix);
+        let side_by_side = V::Rows::ROWS;
+        // Bytes of a file's block, of the block of a bundle of rows that it becomes, and of all of a bundle's.
+        let file_block = LANES * group_bytes;
+        let block_bytes = side_by_side * LANES * self.group_size * V::Rows::CODE_BYTES;
+        let bundle_bytes = groups / LANES * block_bytes;
+        let scale_bytes = matrix.row_scales(0, 0).len();
+        let (all_scales, all_biases) = (&matrix.scales[..], &matrix.biases[..]);
+        for bundle in 0..rows.div_ceil(side_by_side) {
+            // Beyond the last row, that one again.
+            let row = |place: usize| first_row + (bundle * side_by_side + place).min(rows - 1);
+            let codes = [0, side_by_side - 1].map(|place| matrix.row_codes(index, row(place)));
+            let to = &mut self.panel.codes[bundle * bundle_bytes..(bundle + 1) * bundle_bytes];
+            for (block, to) in to.chunks_exact_mut(block_bytes).enumerate() {
+                let mut filled = [[0u8; LANES * 64]; 2];
+                let from = block * file_block;
+                let codes = if codes[0].len() - from >= file_block {
+                    codes.map(|codes| codes[from..].as_ptr())
+                } else {
+                    for (filled, codes) in filled.iter_mut().zip(codes) {
+                        filled[..codes.len() - from].copy_from_slice(&codes[from..]);
+                    }
+                    [filled[0].as_ptr(), filled[1].as_ptr()]
+                };
+                // SAFETY: both codes have eight groups, `to` has room for them.
+                unsafe { V::Rows::unpack_block(codes, group_bytes, to.as_mut_ptr()) };
+                let skipped = block * LANES * scale_type.size();
+                let count = LANES.min((scale_bytes - skipped) / scale_type.size());
+                for place in 0..side_by_side {
+                    let from = (index * matrix.rows + row(place)) * scale_bytes + skipped;
+                    let at = ((bundle * groups / LANES + block) * side_by_side + place) * LANES;
+                    let scales = some_scales::<V>(scale_type, &all_scales[from..], count);
+                    let biases = some_scales::<V>(scale_type, &all_biases[from..], count);
+                    // SAFETY: both have eight numbers.
+                    unsafe {
+                        scales.store(self.panel.scales[at..at + LANES].as_mut_ptr());
+                        biases.store(self.panel.biases[at..at + LANES].as_mut_ptr());
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A tile of an interleaved panel.
+pub(super) struct InterleavedTile<'a> {
+    pub(super) panel: &'a Panel,
+    pub(super) rows: PanelRows<'a>,
+    pub(super) quantized: &'a QuantizedRows,
+    pub(super) inputs: &'a Inputs<'a>,
+    pub(super) first_token: usize,
+    pub(super) tokens: usize,
+    pub(super) tile: &'a mut Tile,
+}
+
+impl Kernel for InterleavedTile<'_> {
+    type Output = ();
+
+    // Four vectors' weight rows stay in the nearest cache while all tokens pass by. Rows beyond the panel's last are those of an
+    // earlier panel: their outputs are not looked at.
+    #[inline(always)]
+    fn run<V: Lanes>(self) {
+        const BUNDLES: usize = 4;
+        let (cols, group_size) = (self.quantized.cols, self.quantized.group_size);
+        let groups = padded_groups(cols, group_size);
+        let row_bytes = padded_cols(cols, group_size) * V::Rows::CODE_BYTES;
+        let token_row = |token: usize| self.quantized.row(self.inputs.index(self.first_token + token));
+        let rows = BUNDLES * V::Rows::ROWS;
+        // The next panel's bytes arrive while this one is multiplied with its first tokens.
+        let ahead = if self.first_token == 0 {
+            self.rows.next_panel()
+        } else {
+            [&[][..]; 3]
+        };
+        let (mut asked, all) = (0, self.rows.rows.div_ceil(rows) * self.tokens);
+        for row in (0..self.rows.rows).step_by(rows) {
+            let weights = InterleavedWeights {
+                codes: &self.panel.codes[row * row_bytes..(row + rows) * row_bytes],
+                scales: &self.panel.scales[row * groups..(row + rows) * groups],
+                biases: &self.panel.biases[row * groups..(row + rows) * groups],
+                group_size,
+            };
+            let mut token = 0;
+            while token < self.tokens {
+                let out = &mut self.tile[token * PANEL_ROWS + row..];
+                let left = self.tokens - token;
+                // Sixteen sums of 512 bits, or eight of 256, and what they are made of fit the registers.
+                let step = match left {
+                    4.. if V::Rows::ROWS == 2 => 4,
+                    2.. => 2,
+                    _ => 1,
+                };
+                for bytes in ahead {
+                    let lines = bytes.len() * asked / all..bytes.len() * (asked + step) / all;
+                    for line in lines.step_by(CACHE_LINE) {
+                        V::prefetch(bytes.as_ptr().wrapping_add(line));
+                    }
+                }
+                match step {
+                    4 => weights.multiply::<V, BUNDLES, 4>(
+                        [
+                            token_row(token),
+                            token_row(token + 1),
+                            token_row(token + 2),
+                            token_row(token + 3),
+                        ],
+                        out,
+                    ),
+                    2 => weights.multiply::<V, BUNDLES, 2>([token_row(token), token_row(token + 1)], out),
+                    _ => weights.multiply::<V, BUNDLES, 1>([token_row(token)], out),
+                }
+                (token, asked) = (token + step, asked + step);
+            }
+        }
+    }
+}
+
+/// Some rows of an interleaved panel.
+struct InterleavedWeights<'a> {
+    codes: &'a [u8],
+    scales: &'a [f32],
+    biases: &'a [f32],
+    group_size: usize,
+}
+
+impl InterleavedWeights<'_> {
+    /// `R` vectors of weight rows by `T` tokens.
+    #[inline(always)]
+    fn multiply<V: Lanes, const R: usize, const T: usize>(&self, x: [QuantizedRow<'_>; T], out: &mut [f32]) {
+        let side_by_side = V::Rows::ROWS;
+        let (bundle_codes, bundle_scales) = (self.codes.len() / R, self.scales.len() / R);
+        let groups = bundle_scales / side_by_side;
+        let block_cols = LANES * self.group_size;
+        let block_bytes = side_by_side * block_cols * V::Rows::CODE_BYTES;
+        assert!(self.biases.len() == self.scales.len() && groups.is_multiple_of(LANES));
+        assert!(bundle_codes == groups / LANES * block_bytes);
+        assert!(x.iter().all(|x| x.codes.len() == groups / LANES * block_cols
+            && x.scales.len() == groups
+            && x.sums.len() == groups));
+        let mut lanes = [[V::Rows::zero(); T]; R];
+        for block in 0..groups / LANES {
+            // No closures: they are not compiled for the instruction set.
+            let (mut weights, mut tokens) = ([std::ptr::null(); R], [std::ptr::null(); T]);
+            for (r, weights) in weights.iter_mut().enumerate() {
+                *weights = self.codes[r * bundle_codes + block * block_bytes..].as_ptr();
+            }
+            for (tokens, x) in tokens.iter_mut().zip(&x) {
+                *tokens = x.codes[block * block_cols..].as_ptr();
+            }
+            // SAFETY: the rows have the block.
+            let sums = unsafe { V::Rows::block_sums::<R, T>(weights, tokens, self.group_size) };
+            for r in 0..R {
+                let at = block * LANES;
+                // SAFETY: `at + LANES` is at most `groups`, the length of every row.
+                unsafe {
+                    let weights: Groups<V::Rows> = Groups {
+                        scale: V::Rows::load(self.scales.as_ptr().add(r * bundle_scales + at * side_by_side)),
+                        sum: V::Rows::load(self.biases.as_ptr().add(r * bundle_scales + at * side_by_side)),
+                    };
+                    for t in 0..T {
+                        lanes[r][t] = add_groups(lanes[r][t], sums[r][t], &weights, &Groups::of(&x[t], at));
+                    }
+                }
+            }
+        }
+        store_sums::<V, R, T>(&lanes, out);
+    }
+}
