@@ -3,6 +3,7 @@
 use lily_model::DeltaNetConfig;
 
 use crate::simd::math::{dot, sigmoid_scalar, silu, softplus_scalar, zip_in_place};
+use crate::simd::rows::{One, Rows};
 use crate::simd::{Kernel, LANES, Lanes};
 
 /// Added to the sum of squares when q and k are normalised.
@@ -179,10 +180,10 @@ impl Kernel for Scan<'_> {
                         decay: gates[token].1,
                     };
                     let out = &mut os[token * value_dim + index * block..][..block];
-                    if block == WIDE * LANES {
-                        delta_step::<V, WIDE>(step, state, out);
-                    } else {
-                        delta_step::<V, 1>(step, state, out);
+                    match (block / LANES, V::Rows::ROWS) {
+                        (WIDE, 2) => delta_step::<V::Rows, { WIDE / 2 }>(step, state, out),
+                        (WIDE, _) => delta_step::<One<V>, WIDE>(step, state, out),
+                        _ => delta_step::<One<V>, 1>(step, state, out),
                     }
                 }
             }
@@ -206,52 +207,55 @@ fn normalise<V: Lanes>(x: &[f32], scale: f32, out: &mut [f32]) {
     zip_in_place::<V>(out, x, |_, x| x.mul(factor));
 }
 
-/// One token over one block of `N` vectors of value columns; the state block is `[key_dim, N * LANES]`.
+/// One token over one block of `N` vectors of value columns; the state block is `[key_dim, columns]`.
 ///
 /// Two passes over the block: `m = S k` (before the decay, which is a factor of the whole sum), then the update and the read-out.
 /// Even and odd keys have their own sums, so that more additions are in flight.
 #[inline(always)]
-fn delta_step<V: Lanes, const N: usize>(step: Step<'_>, state: &mut [f32], out: &mut [f32]) {
-    let width = N * LANES;
+fn delta_step<B: Rows, const N: usize>(step: Step<'_>, state: &mut [f32], out: &mut [f32]) {
+    let lanes = B::ROWS * LANES;
+    let width = N * lanes;
     let keys = step.k.len();
     assert!(step.q.len() == keys && keys.is_multiple_of(2));
     assert!(state.len() == keys * width && step.v.len() == width && out.len() == width);
     let state = state.as_mut_ptr();
-    // SAFETY: `key < keys` and `n < N`, so `key * width + n * LANES + LANES` is at most `keys * width`; `v` and `out` are `width`
+    // SAFETY: `key < keys` and `n < N`, so `key * width + n * lanes + lanes` is at most `keys * width`; `v` and `out` are `width`
     // long.
     unsafe {
-        let mut sums = [[V::zero(); N]; 2];
+        let mut sums = [[B::zero(); N]; 2];
         for key in (0..keys).step_by(2) {
             for (odd, sums) in sums.iter_mut().enumerate() {
-                let k = V::splat(*step.k.get_unchecked(key + odd));
+                let k = B::splat(*step.k.get_unchecked(key + odd));
                 for (n, sum) in sums.iter_mut().enumerate() {
-                    *sum = V::load(state.add((key + odd) * width + n * LANES)).mul_add(k, *sum);
+                    *sum = B::mul_add(B::load(state.add((key + odd) * width + n * lanes)), k, *sum);
                 }
             }
         }
-        let decay = V::splat(step.decay);
-        let delta: [V; N] = std::array::from_fn(|n| {
-            let remembered = sums[0][n].add(sums[1][n]).mul(decay);
-            V::load(step.v.as_ptr().add(n * LANES))
-                .sub(remembered)
-                .mul(V::splat(step.beta))
-        });
-        let mut outs = [[V::zero(); N]; 2];
+        let decay = B::splat(step.decay);
+        let mut delta = [B::zero(); N];
+        for (n, delta) in delta.iter_mut().enumerate() {
+            let remembered = B::mul(B::add(sums[0][n], sums[1][n]), decay);
+            *delta = B::mul(
+                B::sub(B::load(step.v.as_ptr().add(n * lanes)), remembered),
+                B::splat(step.beta),
+            );
+        }
+        let mut outs = [[B::zero(); N]; 2];
         for key in (0..keys).step_by(2) {
             for (odd, outs) in outs.iter_mut().enumerate() {
-                let k = V::splat(*step.k.get_unchecked(key + odd));
-                let q = V::splat(*step.q.get_unchecked(key + odd));
+                let k = B::splat(*step.k.get_unchecked(key + odd));
+                let q = B::splat(*step.q.get_unchecked(key + odd));
                 for (n, out) in outs.iter_mut().enumerate() {
-                    let at = state.add((key + odd) * width + n * LANES);
-                    let updated = k.mul_add(delta[n], V::load(at).mul(decay));
-                    updated.store(at);
-                    *out = updated.mul_add(q, *out);
+                    let at = state.add((key + odd) * width + n * lanes);
+                    let updated = B::mul_add(k, delta[n], B::mul(B::load(at), decay));
+                    B::store(updated, at);
+                    *out = B::mul_add(updated, q, *out);
                 }
             }
         }
         let [even, odd] = outs;
         for (n, (even, odd)) in even.into_iter().zip(odd).enumerate() {
-            even.add(odd).store(out.as_mut_ptr().add(n * LANES));
+            B::store(B::add(even, odd), out.as_mut_ptr().add(n * lanes));
         }
     }
 }

@@ -67,6 +67,12 @@ pub(crate) trait Rows {
     fn mul(a: Self::Floats, b: Self::Floats) -> Self::Floats;
     /// `a * b + c`
     fn mul_add(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
+    fn add(a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    fn sub(a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    fn splat(value: f32) -> Self::Floats;
+    /// # Safety
+    /// `to` points to room for eight numbers of each row.
+    unsafe fn store(floats: Self::Floats, to: *mut f32);
 }
 
 /// One row.
@@ -180,5 +186,22 @@ impl<V: Lanes> Rows for One<V> {
     #[inline(always)]
     fn mul_add(a: V, b: V, c: V) -> V {
         a.mul_add(b, c)
+    }
+    #[inline(always)]
+    fn add(a: V, b: V) -> V {
+        a.add(b)
+    }
+    #[inline(always)]
+    fn sub(a: V, b: V) -> V {
+        a.sub(b)
+    }
+    #[inline(always)]
+    fn splat(value: f32) -> V {
+        V::splat(value)
+    }
+    #[inline(always)]
+    unsafe fn store(floats: V, to: *mut f32) {
+        // SAFETY: the caller's promise.
+        unsafe { floats.store(to) }
     }
 }
