@@ -138,7 +138,7 @@ impl Pool {
         let mut waited = 0u32;
         while control.state.load(Ordering::Acquire) & ACTIVE != 0 {
             waited += 1;
-            if waited < 2000 {
+            if !waited.is_multiple_of(64) {
                 std::hint::spin_loop();
             } else {
                 // The worker may have lost its processor to another program: let it have this one.
@@ -226,9 +226,15 @@ impl Control {
             std::hint::spin_loop();
             spins += 1;
             // Reading the clock costs as much as many looks at the state.
-            if spins.is_multiple_of(64) && idle_since.get_or_insert_with(Instant::now).elapsed() > SPIN {
-                self.sleep(seen);
-                idle_since = None;
+            if spins.is_multiple_of(64) {
+                if idle_since.get_or_insert_with(Instant::now).elapsed() > SPIN {
+                    self.sleep(seen);
+                    idle_since = None;
+                } else {
+                    // Whoever waits for this processor, such as the thread of a server, gets it now rather than in the middle of a task, for which
+                    // the other threads would have to wait.
+                    std::thread::yield_now();
+                }
             }
             state = self.state.load(Ordering::SeqCst);
         }
