@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that `bench/cuda.md` reports, on a machine with an NVIDIA GPU. Builds nothing.
 #   bench/cuda.sh LILY OUT [STEP..]
-# LILY is the program, OUT a folder for JSON and logs. Steps, in their order: correct, doctor, greedy, sanitize, trace, load, sweep, context, ablation; and, where they are named, tests, llama and
+# LILY is the program, OUT a folder for JSON and logs. Steps, in their order: correct, doctor, greedy, sanitize, trace, profile, load, sweep, context, ablation; and, where they are named, tests, llama and
 # llama-sweep.
 # CHECKPOINT names a folder for a checkpoint of the 35B shape (19.5 GB, made where there is none) [default: /tmp/lily-35b].
 # TESTS is the built test program of lily-gpu/tests/cuda. LLAMA_BENCH is llama.cpp's llama-bench, GGUF a file of the same shape (19.6 GB, made where there is none) [default: /tmp/lily-35b-q4_0.gguf].
@@ -11,7 +11,7 @@ lily=$(realpath "$1")
 mkdir -p "$2"
 out=$(realpath "$2")
 shift 2
-steps=${*:-correct doctor greedy sanitize trace load sweep context ablation}
+steps=${*:-correct doctor greedy sanitize trace profile load sweep context ablation}
 cd "$(dirname "$0")/.."
 checkpoint=${CHECKPOINT:-/tmp/lily-35b}
 gguf=${GGUF:-/tmp/lily-35b-q4_0.gguf}
@@ -82,6 +82,13 @@ trace() { # Where the time goes: every launch on its own.
     done
 }
 
+profile() { # One pass of each kind: time, bytes and operations of every dispatch.
+    make_checkpoint
+    run profile-decode 90 "$lily" profile decode --device cuda -m "$checkpoint" --context 4096 --bandwidth 4300 --arithmetic 790
+    run profile-prefill 90 "$lily" profile prefill --device cuda -m "$checkpoint" --prompt 4096 --bandwidth 4300 --arithmetic 790
+    cat "$out"/profile-*.txt
+}
+
 load() { # From the disk, once with cold and once with warm pages.
     make_checkpoint
     sync
@@ -95,14 +102,18 @@ load() { # From the disk, once with cold and once with warm pages.
 sweep() { # The contract's lengths.
     make_checkpoint
     local lengths=256,512,1024,2048,4096,8192,16384,32768,65536,131072
-    run sweep 500 "$lily" bench --device cuda -m "$checkpoint" --one-process --prompt $lengths --rounds 2
+    run sweep 500 "$lily" bench --device cuda -m "$checkpoint" --one-process --prompt $lengths --rounds 2 --save "$out/sweep"
     cat "$out/sweep.txt"
 }
 
-context() { # The longest context of the model.
+context() { # The longest context of the model, and the GPU's memory meanwhile.
     make_checkpoint
+    nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits -lms 200 > "$out/memory.txt" &
+    local watching=$!
     run context 200 "$lily" bench --device cuda -m "$checkpoint" --one-process --prompt 262080 --rounds 1
+    kill $watching
     cat "$out/context.txt"
+    echo "GPU memory in use, at most: $(sort -n "$out/memory.txt" | tail -n 1) MiB"
     nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv > "$out/gpu.txt"
 }
 
