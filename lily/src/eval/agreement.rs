@@ -353,7 +353,8 @@ fn places(out: &mut impl Write, title: &str, places: &[Place]) -> Result<(), Cli
         };
         write!(
             out,
-            "{:>7}  KL {:.2e}  {:?} then {:?}; here {}, the peer {}",
+            "{} {:>5}  KL {:.2e}  {:?} then {:?}; here {}, the peer {}",
+            place.text,
             place.position,
             place.kl,
             place.before,
