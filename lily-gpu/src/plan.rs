@@ -361,7 +361,7 @@ mod tests {
             .iter()
             .flat_map(|config| encodings.map(|encoding| (config, encoding)))
         {
-            let mut sketch = Sketch::new(config, 2048, 4096, encoding).unwrap();
+            let mut sketch = Sketch::new(config, 4096, 4096, encoding).unwrap();
             let samplers = [sketch.sampler(true, true), sketch.sampler(false, false)];
             let expanded = sketch.imagined.slice(1 << 32);
             // one that takes the largest threadgroups, and one that does not
@@ -378,7 +378,7 @@ mod tests {
                         .for_each(|sampler| add(&sketch.decode(family, switches, sampler)));
                     let expanded = (!switches.fused_dequant).then_some(expanded);
                     let model = sketch.model(family, switches, expanded);
-                    for rows in [1, 16, 40, 300, 2048] {
+                    for rows in [1, 16, 40, 300, 2048, 4096] {
                         let chunk = Chunk {
                             rows,
                             position: 0,

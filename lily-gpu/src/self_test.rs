@@ -73,7 +73,7 @@ fn cases(family: Family) -> Vec<(String, Case)> {
         .into_iter()
         .flat_map(|form| [(form, COLUMNS), (form, WARPGROUP_COLUMNS)])
     {
-        let shapes = [(1, 64), (17, 64), (512, 1024), (1024, 2048), (2048, 4096)];
+        let shapes = [(1, 64), (17, 64), (512, 1024), (1024, 2048), (2048, 4096), (4096, 1024)];
         let dense = shapes.map(|(m, n)| policy::dense_tile(family, form, m, (n, k)));
         let narrow = Switches {
             wide_tiles: false,
