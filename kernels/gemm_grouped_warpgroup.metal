@@ -28,7 +28,7 @@ template <int T, int STAGES, bool SWIGLU>
     uint tid [[thread_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]],
     uint sg [[simdgroup_index_in_threadgroup]]) {
-  threadgroup uint* sources = (threadgroup uint*)(memory + STAGES * WarpgroupStream<T, STAGES, SWIGLU>::PLACE);
+  threadgroup uint* sources = (threadgroup uint*)(memory + STAGES * WarpgroupStream<T, STAGES>::PLACE);
   threadgroup uint* targets = sources + T;
   if (tg.y >= block_count[0]) {
     return;

@@ -41,7 +41,7 @@ template <int T, int STAGES>
     uint tid [[thread_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]],
     uint sg [[simdgroup_index_in_threadgroup]]) {
-  threadgroup uint* sources = (threadgroup uint*)(memory + STAGES * WarpgroupStream<T, STAGES, false>::PLACE);
+  threadgroup uint* sources = (threadgroup uint*)(memory + STAGES * WarpgroupStream<T, STAGES>::PLACE);
   uint segment = 0;
   uint start = 0;
   while (segment + 1 < p.segments && tg.x >= p.tile_end[segment]) {
@@ -88,7 +88,7 @@ template <int T, int STAGES>
     uint tid [[thread_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]],
     uint sg [[simdgroup_index_in_threadgroup]]) {
-  threadgroup uint* sources = (threadgroup uint*)(memory + STAGES * WarpgroupStream<T, STAGES, true>::PLACE);
+  threadgroup uint* sources = (threadgroup uint*)(memory + STAGES * WarpgroupStream<T, STAGES>::PLACE);
   const uint n0 = tg.x * (WARPGROUP_WEIGHTS / 2);
   const uint m0 = tg.y * T;
   rows_in_order<T>(sources, m0, p.m, tid);

@@ -12,7 +12,7 @@ constant constexpr uint WARPGROUP_THREADS = 256;
 constant constexpr uint WARPGROUP_WEIGHTS = 128;
 
 // What one thread copies, and where the ring stands.
-template <int T, int STAGES, bool PAIR>
+template <int T, int STAGES>
 struct WarpgroupStream {
   // a place of the ring: the input's panel, then the codes, [2, WARPGROUP_WEIGHTS]
   static constant constexpr uint PLACE = T * 8 + 2 * WARPGROUP_WEIGHTS;
@@ -83,7 +83,7 @@ template <int T, int STAGES, bool PAIR>
 METAL_FUNC void multiply_warpgroups(thread mt::tile<float> (&acc)[T / 16], threadgroup uint4* memory, device const bfloat* x,
                                     threadgroup const uint* sources, Matrix w, Matrix up, ulong base, uint first, uint rows, uint k, uint tid,
                                     uint sg) {
-  WarpgroupStream<T, STAGES, PAIR> stream;
+  WarpgroupStream<T, STAGES> stream;
   stream.memory = memory;
   stream.x = (device const uint4*)x;
   stream.present = 0;

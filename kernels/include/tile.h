@@ -285,7 +285,7 @@ METAL_FUNC void load_codes_in_order(thread tile<bfloat> (&t)[4], threadgroup con
       const uint4 words = codes[h * pitch + first_row() + half_row * 8];
 #pragma unroll
       for (int w = 0; w < 4; w++) {
-        ::msl::unpair(t[h * 2 + w / 2].element + w % 2 * 4 + half_row * 2, ::msl::expand_byte(words[w], select, scale, bias));
+        ::msl::unpair(t[h * 2 + w / 2].element + w % 2 * 4 + half_row * 2, ::msl::expand_pair(words[w], words[w] >> 4, select, scale, bias));
       }
     }
   }

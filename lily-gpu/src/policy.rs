@@ -300,7 +300,8 @@ const fn streamed(rows: usize, columns: usize) -> Tile {
     }
 }
 
-const fn by_warpgroups(rows: usize) -> Tile {
+/// The tile with `rows` rows whose products go through warpgroups.
+pub const fn by_warpgroups(rows: usize) -> Tile {
     Tile {
         route: TileRoute::Warpgroups {
             stages: if rows == 128 { 5 } else { 6 },

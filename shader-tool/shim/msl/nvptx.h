@@ -132,25 +132,22 @@ MSL_ALWAYS_INLINE uint fma_bfloats(uint a, uint b, uint c) {
   asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
   return d;
 }
-// Two codes of a word at once: as the mantissas of 128 + code, which bfloat holds exactly, less 128, then one fma.
-template <int BYTE>
-MSL_ALWAYS_INLINE uint expand_pair(uint word, uint shifted, uint scale, uint bias) {
-  constexpr uint SELECT = ((4 + BYTE) << 12) | ((4 + BYTE) << 8) | (BYTE << 4) | BYTE;
-  const uint plus_128 = (__nvvm_prmt(word, shifted, SELECT) & 0x000f000fu) | 0x43004300u;
-  const uint code = fma_bfloats(plus_128, 0x3f803f80u, 0xc300c300u);
-  return fma_bfloats(code, scale, bias);
+// The two codes of a word's byte, which `byte_select` names, as numbers: as the mantissas of 128 + code, which bfloat holds exactly, less 128. `shifted` is
+// the word without its lowest code.
+MSL_ALWAYS_INLINE constexpr uint byte_select(uint byte) { return (4 + byte) * 0x1100u | byte * 0x11u; }
+MSL_ALWAYS_INLINE uint number_pair(uint word, uint shifted, uint select) {
+  return fma_bfloats((__nvvm_prmt(word, shifted, select) & 0x000f000fu) | 0x43004300u, 0x3f803f80u, 0xc300c300u);
 }
-template <int BYTE>
-MSL_ALWAYS_INLINE uint number_pair(uint word, uint shifted) {
-  constexpr uint SELECT = ((4 + BYTE) << 12) | ((4 + BYTE) << 8) | (BYTE << 4) | BYTE;
-  return fma_bfloats((__nvvm_prmt(word, shifted, SELECT) & 0x000f000fu) | 0x43004300u, 0x3f803f80u, 0xc300c300u);
+// The same as weights.
+MSL_ALWAYS_INLINE uint expand_pair(uint word, uint shifted, uint select, uint scale, uint bias) {
+  return fma_bfloats(number_pair(word, shifted, select), scale, bias);
 }
 MSL_ALWAYS_INLINE void code_numbers(__bf16* first, __bf16* second, uint word) {
   const uint shifted = word >> 4;
-  unpair(first, number_pair<0>(word, shifted));
-  unpair(first + 4, number_pair<1>(word, shifted));
-  unpair(second, number_pair<2>(word, shifted));
-  unpair(second + 4, number_pair<3>(word, shifted));
+  unpair(first, number_pair(word, shifted, byte_select(0)));
+  unpair(first + 4, number_pair(word, shifted, byte_select(1)));
+  unpair(second, number_pair(word, shifted, byte_select(2)));
+  unpair(second + 4, number_pair(word, shifted, byte_select(3)));
 }
 // 128 + code, as the mantissas that they are: pairs of codes 0 and 4, 1 and 5, 2 and 6, 3 and 7. One instruction takes the bits and puts the exponent there;
 // the compiler makes two of it, because it knows both constants.
@@ -170,21 +167,15 @@ MSL_ALWAYS_INLINE void multiply_eight(float* d, const __bf16* a, const __bf16* b
   const uint left[4] = {pair(a), pair(a + 2), pair(a + 4), pair(a + 6)};
   mma_16x8x16<__bf16>(d, left, pair(b), pair(b + 4));
 }
-// Two codes of byte `select` says (`byte_select`), as weights.
-MSL_ALWAYS_INLINE uint byte_select(uint byte) { return ((4 + byte) * 0x1100u) | (byte * 0x11u); }
-MSL_ALWAYS_INLINE uint expand_byte(uint word, uint select, uint scale, uint bias) {
-  const uint plus_128 = (__nvvm_prmt(word, word >> 4, select) & 0x000f000fu) | 0x43004300u;
-  return fma_bfloats(fma_bfloats(plus_128, 0x3f803f80u, 0xc300c300u), scale, bias);
-}
 // Eight codes of a row into pairs 0 and 2 of each of a slab's two tiles.
 MSL_ALWAYS_INLINE void expand_codes(__bf16* first, __bf16* second, uint word, uint factors) {
   const uint scale = __nvvm_prmt(factors, 0, 0x1010);
   const uint bias = __nvvm_prmt(factors, 0, 0x3232);
   const uint shifted = word >> 4;
-  unpair(first, expand_pair<0>(word, shifted, scale, bias));
-  unpair(first + 4, expand_pair<1>(word, shifted, scale, bias));
-  unpair(second, expand_pair<2>(word, shifted, scale, bias));
-  unpair(second + 4, expand_pair<3>(word, shifted, scale, bias));
+  unpair(first, expand_pair(word, shifted, byte_select(0), scale, bias));
+  unpair(first + 4, expand_pair(word, shifted, byte_select(1), scale, bias));
+  unpair(second, expand_pair(word, shifted, byte_select(2), scale, bias));
+  unpair(second + 4, expand_pair(word, shifted, byte_select(3), scale, bias));
 }
 
 // ---- copies beside arithmetic ----------------------------------------------------------
@@ -236,6 +227,8 @@ MSL_LDMATRIX(load_matrices_right_transposed, ".trans", 4, 2)
   "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 #define MSL_F8(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
 #define MSL_F32(d, i) MSL_F8(d, i), MSL_F8(d, i + 8), MSL_F8(d, i + 16), MSL_F8(d, i + 24)
+// A left operand in registers, and a right one by its descriptor.
+#define MSL_WGMMA_LEFT "r"(pair(a)), "r"(pair(a + 2)), "r"(pair(a + 4)), "r"(pair(a + 6)), "l"(b)
 
 // `leading` bytes from one panel to the next where columns are the outer side, `stride` from eight rows to the next eight.
 MSL_ALWAYS_INLINE ulong panel_descriptor(const threadgroup void* p, uint leading, uint stride) {
@@ -271,10 +264,9 @@ MSL_ALWAYS_INLINE void warpgroup_multiply_nk_64(float* d, ulong a, ulong b, int 
 MSL_ALWAYS_INLINE void warpgroup_multiply_kn_256(float* d, const __bf16* a, ulong b) {
   asm volatile("{.reg .pred p; setp.ne.b32 p, 1, 0; wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" MSL_WGMMA_D128 "}, {%128,%129,%130,%131}, %132, p, 1, 1, 1;}"
                : MSL_F32(d, 0), MSL_F32(d, 32), MSL_F32(d, 64), MSL_F32(d, 96)
-               : "r"(pair(a)), "r"(pair(a + 2)), "r"(pair(a + 4)), "r"(pair(a + 6)), "l"(b));
+               : MSL_WGMMA_LEFT);
 }
 // d += a * b^T with b in shared memory, k along its rows, and 32, 64, 128 or 256 columns of d.
-#define MSL_WGMMA_LEFT "r"(pair(a)), "r"(pair(a + 2)), "r"(pair(a + 4)), "r"(pair(a + 6)), "l"(b)
 MSL_ALWAYS_INLINE void warpgroup_multiply_left_32(float* d, const __bf16* a, ulong b) {
   asm volatile("{.reg .pred p; setp.ne.b32 p, 1, 0; wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {" MSL_WGMMA_D16 "}, {%16,%17,%18,%19}, %20, p, 1, 1, 0;}"
                : MSL_F8(d, 0), MSL_F8(d, 8)
