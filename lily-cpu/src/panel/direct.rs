@@ -39,8 +39,9 @@ impl Kernel for DirectTile<'_> {
     }
 }
 
-/// Columns of 32 bytes.
+/// Columns that are multiplied together, and their bytes.
 const CHUNK: usize = 64;
+const CHUNK_BYTES: usize = CHUNK / 2;
 /// How many bytes ahead a product straight from the weights' bytes asks for cache lines: the rows that come next.
 const PREFETCH: usize = 8192;
 
@@ -57,14 +58,6 @@ struct DirectRows<'a> {
     group_size: usize,
     /// Where what comes [`PREFETCH`] bytes after a row of the panel is.
     ahead: Ahead<'a>,
-}
-
-/// Groups `first` to `first + count - 1`, up to eight, of `chunks` chunks each.
-#[derive(Clone, Copy)]
-struct Block {
-    first: usize,
-    count: usize,
-    chunks: usize,
 }
 
 /// The bytes that a thread reads soon.
@@ -109,21 +102,35 @@ impl<'a> DirectRows<'a> {
     /// The products with `T` rows; `out` has tokens [`PANEL_ROWS`] apart.
     #[inline(always)]
     fn multiply<V: Lanes, const T: usize>(&self, x: &[QuantizedRow<'_>; T], out: &mut [f32]) {
+        if self.group_size == CHUNK {
+            self.multiply_groups::<V, T, 1>(x, out);
+        } else {
+            self.multiply_groups::<V, T, 2>(x, out);
+        }
+    }
+
+    /// The same, for groups of `CHUNKS` chunks.
+    #[inline(always)]
+    fn multiply_groups<V: Lanes, const T: usize, const CHUNKS: usize>(
+        &self,
+        x: &[QuantizedRow<'_>; T],
+        out: &mut [f32],
+    ) {
         const BUNDLES: usize = 4;
         let side_by_side = V::Rows::ROWS;
         let mut row = 0;
         while self.rows - row >= BUNDLES * side_by_side {
             let lanes = [
-                self.lanes::<V::Rows, T>(row, x),
-                self.lanes::<V::Rows, T>(row + side_by_side, x),
-                self.lanes::<V::Rows, T>(row + 2 * side_by_side, x),
-                self.lanes::<V::Rows, T>(row + 3 * side_by_side, x),
+                self.lanes::<V::Rows, T, CHUNKS>(row, x),
+                self.lanes::<V::Rows, T, CHUNKS>(row + side_by_side, x),
+                self.lanes::<V::Rows, T, CHUNKS>(row + 2 * side_by_side, x),
+                self.lanes::<V::Rows, T, CHUNKS>(row + 3 * side_by_side, x),
             ];
             store_sums::<V, BUNDLES, T>(&lanes, &mut out[row..]);
             row += BUNDLES * side_by_side;
         }
         for row in row..self.rows {
-            let lanes = self.lanes::<One<V>, T>(row, x);
+            let lanes = self.lanes::<One<V>, T, CHUNKS>(row, x);
             for t in 0..T {
                 out[t * PANEL_ROWS + row] = lanes[t].sum();
             }
@@ -132,12 +139,17 @@ impl<'a> DirectRows<'a> {
 
     /// The lanes of rows `row` to `row + B::ROWS - 1`.
     #[inline(always)]
-    fn lanes<B: Rows, const T: usize>(&self, row: usize, x: &[QuantizedRow<'_>; T]) -> [B::Floats; T] {
-        let chunks = self.group_size / CHUNK;
-        let groups = 2 * self.row_bytes / self.group_size;
-        assert!(self.row_bytes == groups * chunks * CHUNK / 2);
-        assert!((row + B::ROWS) * self.row_bytes <= self.codes.len());
+    fn lanes<B: Rows, const T: usize, const CHUNKS: usize>(
+        &self,
+        row: usize,
+        x: &[QuantizedRow<'_>; T],
+    ) -> [B::Floats; T] {
+        let groups = self.row_bytes / (CHUNKS * CHUNK_BYTES);
         let padded = groups.next_multiple_of(LANES);
+        assert!(self.group_size == CHUNKS * CHUNK && self.row_bytes == groups * CHUNKS * CHUNK_BYTES);
+        assert!((row + B::ROWS) * self.row_bytes <= self.codes.len());
+        assert!(self.scale_bytes == groups * self.scale_type.size());
+        assert!((row + B::ROWS) * self.scale_bytes <= self.scales.len().min(self.biases.len()));
         assert!(
             x.iter().all(|x| x.codes.len() >= groups * self.group_size
                 && x.scales.len() >= padded
@@ -145,22 +157,15 @@ impl<'a> DirectRows<'a> {
         );
         let ahead = self.prefetch_scales::<B>(row);
         let mut lanes = [B::zero(); T];
-        for first in (0..groups).step_by(LANES) {
-            let count = groups - first;
-            // Constants, so that the usual block is compiled without a branch in it.
-            let usual = Block {
-                first,
-                count: LANES,
-                chunks: 1,
-            };
-            // SAFETY: the rows have the groups from `first` on, `count` of them.
-            unsafe {
-                if chunks == 1 && count >= LANES {
-                    self.add_block::<B, T>(row, x, usual, ahead, &mut lanes);
-                } else {
-                    let count = LANES.min(count);
-                    self.add_block::<B, T>(row, x, Block { first, count, chunks }, ahead, &mut lanes);
-                }
+        // A constant number of groups, so that the usual block is compiled without a branch in it.
+        // SAFETY: the rows have the groups from `first` on, `count` of them.
+        unsafe {
+            for first in (0..groups / LANES * LANES).step_by(LANES) {
+                self.add_block::<B, T, CHUNKS>(row, x, (first, LANES), ahead, &mut lanes);
+            }
+            if !groups.is_multiple_of(LANES) {
+                let first = groups / LANES * LANES;
+                self.add_block::<B, T, CHUNKS>(row, x, (first, groups - first), ahead, &mut lanes);
             }
         }
         lanes
@@ -183,104 +188,127 @@ impl<'a> DirectRows<'a> {
         codes.as_ptr().wrapping_add(ahead * self.row_bytes)
     }
 
-    /// Adds the groups of `block`. Decode spends its time here: written out, so that the sums stay in registers.
+    /// Adds the groups `first` to `first + count - 1`, at most eight. Decode spends its time here: written out, so that the sums stay in
+    /// registers, and every address is that of the block and a constant.
     ///
     /// # Safety
     /// The rows and the rows of `x` have these groups.
     #[inline(always)]
-    unsafe fn add_block<B: Rows, const T: usize>(
+    unsafe fn add_block<B: Rows, const T: usize, const CHUNKS: usize>(
         &self,
         row: usize,
         x: &[QuantizedRow<'_>; T],
-        block: Block,
+        (first, count): (usize, usize),
         ahead: *const u8,
         lanes: &mut [B::Floats; T],
     ) {
-        let Block { first, count, chunks } = block;
+        let start = first * CHUNKS * CHUNK_BYTES;
         for row in 0..B::ROWS {
-            let start = row * self.row_bytes + first * chunks * CHUNK / 2;
-            for line in (0..count * chunks * CHUNK / 2).step_by(CACHE_LINE) {
-                B::Lanes::prefetch(ahead.wrapping_add(start + line));
+            for line in (0..count * CHUNKS * CHUNK_BYTES).step_by(CACHE_LINE) {
+                B::Lanes::prefetch(ahead.wrapping_add(row * self.row_bytes + start + line));
             }
         }
-        let codes = self.codes[row * self.row_bytes..].as_ptr();
-        let group = |group: usize| (codes, first + group, if group < count { chunks } else { 0 });
-        // SAFETY: the caller's promise; groups that are not there have no chunks.
-        let [a, b, c, d, e, f, g, h] = unsafe {
-            [
-                self.group_sums::<B, T>(x, group(0)),
-                self.group_sums::<B, T>(x, group(1)),
-                self.group_sums::<B, T>(x, group(2)),
-                self.group_sums::<B, T>(x, group(3)),
-                self.group_sums::<B, T>(x, group(4)),
-                self.group_sums::<B, T>(x, group(5)),
-                self.group_sums::<B, T>(x, group(6)),
-                self.group_sums::<B, T>(x, group(7)),
-            ]
-        };
-        let weights = self.groups::<B>(row, first, count);
-        for t in 0..T {
-            let totals = B::totals([a[t], b[t], c[t], d[t], e[t], f[t], g[t], h[t]]);
-            // SAFETY: rows of activations have whole blocks of groups.
-            lanes[t] = add_groups(lanes[t], totals, &weights, &unsafe { Groups::of(&x[t], first) });
+        // SAFETY: the caller's promise; groups that are not there are not looked at, and rows of activations have whole blocks of groups.
+        unsafe {
+            let codes = self.codes.as_ptr().add(row * self.row_bytes + start);
+            let mut tokens = [std::ptr::null(); T];
+            for (token, x) in tokens.iter_mut().zip(x) {
+                *token = x.codes.as_ptr().add(first * CHUNKS * CHUNK);
+            }
+            let [a, b, c, d, e, f, g, h] = [
+                self.group_sums::<B, T, CHUNKS>(codes, tokens, 0, count),
+                self.group_sums::<B, T, CHUNKS>(codes, tokens, 1, count),
+                self.group_sums::<B, T, CHUNKS>(codes, tokens, 2, count),
+                self.group_sums::<B, T, CHUNKS>(codes, tokens, 3, count),
+                self.group_sums::<B, T, CHUNKS>(codes, tokens, 4, count),
+                self.group_sums::<B, T, CHUNKS>(codes, tokens, 5, count),
+                self.group_sums::<B, T, CHUNKS>(codes, tokens, 6, count),
+                self.group_sums::<B, T, CHUNKS>(codes, tokens, 7, count),
+            ];
+            let weights = self.groups::<B>(row, first, count);
+            for t in 0..T {
+                let totals = B::totals([a[t], b[t], c[t], d[t], e[t], f[t], g[t], h[t]]);
+                lanes[t] = add_groups(lanes[t], totals, &weights, &Groups::of(&x[t], first));
+            }
         }
     }
 
-    /// The sums of a group, of `chunks` chunks, of the rows that start at `codes`.
+    /// The sums of group `group` of a block of `count` groups, whose rows start at `codes` and whose activations at `x`.
     ///
     /// # Safety
-    /// The rows and the rows of `x` have these chunks.
+    /// The block has `count` groups, of weights and of activations.
     #[inline(always)]
-    unsafe fn group_sums<B: Rows, const T: usize>(
+    unsafe fn group_sums<B: Rows, const T: usize, const CHUNKS: usize>(
         &self,
-        x: &[QuantizedRow<'_>; T],
-        (codes, group, chunks): (*const u8, usize, usize),
+        codes: *const u8,
+        x: [*const i16; T],
+        group: usize,
+        count: usize,
     ) -> [B::Sums; T] {
         let mut sums = [B::zero_sums(); T];
-        for chunk in group * chunks..(group + 1) * chunks {
-            // SAFETY: the caller's promise.
-            let weights = unsafe { B::load_nibbles(codes.add(chunk * CHUNK / 2), self.row_bytes) };
-            for t in 0..T {
+        if group < count {
+            for chunk in 0..CHUNKS {
+                let chunk = group * CHUNKS + chunk;
                 // SAFETY: the caller's promise.
-                sums[t] = B::settle(unsafe { dot_chunk::<B>(sums[t], &weights, &x[t], chunk) });
+                unsafe {
+                    let weights = B::load_nibbles(codes.add(chunk * CHUNK_BYTES), self.row_bytes);
+                    for t in 0..T {
+                        sums[t] = B::settle(dot_chunk::<B>(sums[t], &weights, x[t].add(chunk * CHUNK)));
+                    }
+                }
             }
         }
         sums
     }
 
     /// Scales and biases of groups of the rows from `row` on.
+    ///
+    /// # Safety
+    /// The rows have these groups.
     #[inline(always)]
-    fn groups<B: Rows>(&self, row: usize, first: usize, count: usize) -> Groups<B> {
+    unsafe fn groups<B: Rows>(&self, row: usize, first: usize, count: usize) -> Groups<B> {
         let from = row * self.scale_bytes + first * self.scale_type.size();
         let last = from + (B::ROWS - 1) * self.scale_bytes;
         let float = self.scale_type;
-        Groups {
-            scale: B::from_rows(
-                some_scales::<B::Lanes>(float, &self.scales[from..], count),
-                some_scales::<B::Lanes>(float, &self.scales[last..], count),
-            ),
-            sum: B::from_rows(
-                some_scales::<B::Lanes>(float, &self.biases[from..], count),
-                some_scales::<B::Lanes>(float, &self.biases[last..], count),
-            ),
+        // SAFETY: the caller's promise.
+        unsafe {
+            Groups {
+                scale: B::from_rows(
+                    eight_scales::<B::Lanes>(float, self.scales, from, count),
+                    eight_scales::<B::Lanes>(float, self.scales, last, count),
+                ),
+                sum: B::from_rows(
+                    eight_scales::<B::Lanes>(float, self.biases, from, count),
+                    eight_scales::<B::Lanes>(float, self.biases, last, count),
+                ),
+            }
         }
     }
 }
 
-/// `sums` plus the products of chunk `chunk` of 64 columns.
+/// The `count` scales from byte `from` on, and 0 beyond.
 ///
 /// # Safety
-/// `x` has the chunk.
+/// `scales` has them.
 #[inline(always)]
-unsafe fn dot_chunk<B: Rows>(
-    mut sums: B::Sums,
-    weights: &[B::Codes; 4],
-    x: &QuantizedRow<'_>,
-    chunk: usize,
-) -> B::Sums {
+unsafe fn eight_scales<V: Lanes>(float: FloatType, scales: &[u8], from: usize, count: usize) -> V {
+    if count == LANES && float == FloatType::Bf16 {
+        // SAFETY: the caller's promise.
+        unsafe { V::load_bf16(scales.as_ptr().add(from)) }
+    } else {
+        some_scales(float, &scales[from..], count)
+    }
+}
+
+/// `sums` plus the products of a chunk.
+///
+/// # Safety
+/// `x` points to a chunk.
+#[inline(always)]
+unsafe fn dot_chunk<B: Rows>(mut sums: B::Sums, weights: &[B::Codes; 4], x: *const i16) -> B::Sums {
     for (vector, w) in weights.iter().enumerate() {
         // SAFETY: the caller's promise.
-        let x = unsafe { B::repeat_codes(x.codes.as_ptr().add(chunk * CHUNK + 2 * LANES * vector)) };
+        let x = unsafe { B::repeat_codes(x.add(2 * LANES * vector)) };
         sums = B::dot_add(sums, *w, x);
     }
     sums
