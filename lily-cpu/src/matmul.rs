@@ -9,7 +9,7 @@ use crate::scratch::ThreadScratch;
 use crate::shared::SharedMut;
 
 /// Weight rows of one task.
-const TASK_ROWS: usize = 64;
+const TASK_ROWS: usize = 2 * PANEL_ROWS;
 
 /// One product of a parallel region: `out[row, :] = matrix * inputs[row]`, or added to it.
 pub(crate) struct Product<'a> {

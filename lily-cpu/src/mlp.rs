@@ -14,7 +14,7 @@ use crate::simd::math::{silu, zip_in_place};
 use crate::simd::{Kernel, Lanes};
 
 /// Rows of the gate and up projections, or of the down projection, of one task.
-pub(crate) const TASK_ROWS: usize = 64;
+pub(crate) const TASK_ROWS: usize = 2 * PANEL_ROWS;
 
 /// Routed experts with the rows that they got.
 pub(crate) struct RoutedExperts<'a> {

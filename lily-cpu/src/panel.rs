@@ -20,9 +20,11 @@ use crate::KernelSet;
 use crate::aligned::Aligned;
 use crate::dequantize::DequantizeRows;
 use crate::quantize::{Layout, QuantizedRows, supports_group};
+#[cfg(doc)]
+use crate::simd::rows::Rows;
 
-/// Weight rows of a panel.
-pub(crate) const PANEL_ROWS: usize = 16;
+/// Weight rows of a panel: whole strips, of six rows as of eight.
+pub(crate) const PANEL_ROWS: usize = 24;
 /// Activation rows of a tile.
 pub(crate) const TILE_TOKENS: usize = 48;
 /// Outputs of a tile, `[TILE_TOKENS, PANEL_ROWS]`.
@@ -175,9 +177,9 @@ impl<'a> PanelRows<'a> {
 pub(crate) struct Panel {
     /// f32 values `[PANEL_ROWS, cols]`.
     values: Aligned<f32>,
-    /// Codes `[PANEL_ROWS / ROWS, blocks]`, where a vector has [`crate::simd::rows::Rows::ROWS`] rows: blocks as [`crate::simd::rows::Rows::unpack_block`] makes them.
+    /// Codes `[strips, blocks, vectors, STRIP]` as [`Rows::unpack_block`] makes them, where a vector has the codes of [`Rows::ROWS`] rows.
     codes: Aligned<u8>,
-    /// `[PANEL_ROWS / ROWS, padded_groups / 8, ROWS, 8]`; 0 beyond the last group.
+    /// `[strips, blocks, STRIP, ROWS, 8]`; 0 beyond the last group.
     scales: Vec<f32>,
     /// As `scales`.
     biases: Vec<f32>,

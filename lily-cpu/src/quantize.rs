@@ -9,7 +9,7 @@ use crate::aligned::Aligned;
 use crate::pool::Pool;
 use crate::shared::SharedMut;
 use crate::simd::rows::Rows;
-use crate::simd::{Kernel, LANES, Lanes};
+use crate::simd::{CACHE_LINE, Kernel, LANES, Lanes};
 
 /// Order of a row's integers: the sums over a group are exact, so the order changes no bit of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +42,12 @@ pub(crate) fn padded_groups(cols: usize, group_size: usize) -> usize {
     padded_cols(cols, group_size) / group_size
 }
 
+/// Numbers from one row's codes to the next's. A cache line more than the codes: rows that are a multiple of 4 KB apart would share the
+/// few places that the nearest cache has for an address.
+fn row_stride(padded_cols: usize) -> usize {
+    padded_cols + CACHE_LINE / size_of::<i16>()
+}
+
 /// Most rows of a step whose products read the weights' bytes directly: with more, unpacking a panel once pays.
 const DIRECT_ROWS: usize = 4;
 
@@ -61,7 +67,9 @@ pub(crate) struct QuantizedRows {
     pub(crate) cols: usize,
     pub(crate) group_size: usize,
     pub(crate) layout: Layout,
-    /// `[rows, padded_cols]`
+    /// [`padded_cols`] and [`padded_groups`] of a row, so that finding one takes no division.
+    padded: (usize, usize),
+    /// `[rows, padded_cols]`, [`row_stride`] apart.
     codes: Aligned<i16>,
     /// Scale of each group, `[rows, padded_groups]`; 0 beyond the last group.
     scales: Vec<f32>,
@@ -84,7 +92,8 @@ impl QuantizedRows {
             cols,
             group_size,
             layout: Layout::Direct,
-            codes: Aligned::new(rows * padded_cols(cols, group_size)),
+            padded: (padded_cols(cols, group_size), padded_groups(cols, group_size)),
+            codes: Aligned::new(rows * row_stride(padded_cols(cols, group_size))),
             scales: vec![0.0; rows * padded_groups(cols, group_size)],
             sums: vec![0.0; rows * padded_groups(cols, group_size)],
         }
@@ -92,12 +101,10 @@ impl QuantizedRows {
 
     #[inline(always)]
     pub(crate) fn row(&self, row: usize) -> QuantizedRow<'_> {
-        let (cols, groups) = (
-            padded_cols(self.cols, self.group_size),
-            padded_groups(self.cols, self.group_size),
-        );
+        let (cols, groups) = self.padded;
+        let start = row * row_stride(cols);
         QuantizedRow {
-            codes: &self.codes[row * cols..(row + 1) * cols],
+            codes: &self.codes[start..start + cols],
             scales: &self.scales[row * groups..(row + 1) * groups],
             sums: &self.sums[row * groups..(row + 1) * groups],
         }
@@ -109,6 +116,8 @@ impl QuantizedRows {
         self.cols = cols;
         let group_size = self.group_size;
         let (padded, groups) = (padded_cols(cols, group_size), padded_groups(cols, group_size));
+        let stride = row_stride(padded);
+        self.padded = (padded, groups);
         let rows = x.len() / cols;
         let codes = SharedMut::new(&mut self.codes);
         let sums = SharedMut::new(&mut self.sums);
@@ -121,7 +130,7 @@ impl QuantizedRows {
                     group_size,
                     layout,
                     // SAFETY: each row belongs to one task.
-                    codes: unsafe { codes.part(row * padded, padded) },
+                    codes: unsafe { codes.part(row * stride, padded) },
                     // SAFETY: as above.
                     scales: unsafe { scales.part(groups.start, groups.len()) },
                     // SAFETY: as above.

@@ -44,37 +44,21 @@ pub(super) fn store_sums<V: Lanes, const R: usize, const T: usize>(
     out: &mut [f32],
 ) {
     let side_by_side = V::Rows::ROWS;
-    // No closures: they are not compiled for the instruction set, and their calls would take as long as the products.
     let rows = R * side_by_side;
-    let mut all = [[V::zero(); LANES]; T];
-    for (t, all) in all.iter_mut().enumerate() {
-        for row in 0..rows.min(LANES) {
-            all[row] = V::Rows::row(lanes[row / side_by_side][t], row % side_by_side);
+    // Eight sums at once. No closures: they are not compiled for the instruction set, and their calls would take as long as the products.
+    for first in (0..rows * T).step_by(LANES) {
+        let count = LANES.min(rows * T - first);
+        let mut eight = [V::zero(); LANES];
+        for (place, one) in eight.iter_mut().enumerate().take(count) {
+            let (t, row) = ((first + place) / rows, (first + place) % rows);
+            *one = V::Rows::row(lanes[row / side_by_side][t], row % side_by_side);
         }
-    }
-    if rows == LANES {
-        // The same as below, eight sums at once.
-        for (t, all) in all.iter().enumerate() {
-            let out = &mut out[t * PANEL_ROWS..t * PANEL_ROWS + LANES];
-            // SAFETY: room for eight numbers.
-            unsafe { V::sums(*all).store(out.as_mut_ptr()) };
-        }
-    } else if rows == 4 && T == 2 {
-        let (first, second) = (all[0], all[T - 1]);
-        let both = [
-            first[0], first[1], first[2], first[3], second[0], second[1], second[2], second[3],
-        ];
         let mut sums = [0.0; LANES];
         // SAFETY: room for eight numbers.
-        unsafe { V::sums(both).store(sums.as_mut_ptr()) };
-        for (t, sums) in sums.chunks_exact(4).enumerate() {
-            out[t * PANEL_ROWS..t * PANEL_ROWS + 4].copy_from_slice(sums);
-        }
-    } else {
-        for (t, all) in all.iter().enumerate() {
-            for row in 0..rows {
-                out[t * PANEL_ROWS + row] = all[row].sum();
-            }
+        unsafe { V::sums(eight).store(sums.as_mut_ptr()) };
+        for (place, sum) in sums.iter().enumerate().take(count) {
+            let (t, row) = ((first + place) / rows, (first + place) % rows);
+            out[t * PANEL_ROWS + row] = *sum;
         }
     }
 }

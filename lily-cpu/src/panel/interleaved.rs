@@ -4,7 +4,7 @@ use super::groups::{Groups, add_groups, scale_type, some_scales, store_sums};
 use super::{Inputs, PANEL_ROWS, Panel, PanelRows, Tile};
 use crate::quantize::{QuantizedRow, QuantizedRows, padded_cols, padded_groups};
 use crate::simd::rows::Rows;
-use crate::simd::{CACHE_LINE, Kernel, LANES, Lanes};
+use crate::simd::{CACHE_LINE, Kernel, LANES, Lanes, STRIP_ROWS};
 
 /// Unpacks rows of 4-bit codes into a panel.
 pub(super) struct InterleaveRows<'a> {
@@ -26,21 +26,21 @@ impl Kernel for InterleaveRows<'_> {
             ..
         } = self.rows;
         let group_bytes = self.group_size / 2;
-        let groups = padded_groups(matrix.cols, self.group_size);
+        let blocks = padded_groups(matrix.cols, self.group_size) / LANES;
         let scale_type = scale_type(matrix);
         let side_by_side = V::Rows::ROWS;
-        // Bytes of a file's block, of the block of a bundle of rows that it becomes, and of all of a bundle's.
+        // Bytes of a file's block, of a vector, and of the block of a strip that it becomes part of.
         let file_block = LANES * group_bytes;
-        let block_bytes = side_by_side * LANES * self.group_size * V::Rows::CODE_BYTES;
-        let bundle_bytes = groups / LANES * block_bytes;
+        let vector_bytes = side_by_side * LANES * 2 * size_of::<i16>();
+        let block_bytes = V::Rows::STRIP * side_by_side * LANES * self.group_size * V::Rows::CODE_BYTES;
         let scale_bytes = matrix.row_scales(0, 0).len();
         let (all_scales, all_biases) = (&matrix.scales[..], &matrix.biases[..]);
         for bundle in 0..rows.div_ceil(side_by_side) {
+            let (strip, in_strip) = (bundle / V::Rows::STRIP, bundle % V::Rows::STRIP);
             // Beyond the last row, that one again.
             let row = |place: usize| first_row + (bundle * side_by_side + place).min(rows - 1);
             let codes = [0, side_by_side - 1].map(|place| matrix.row_codes(index, row(place)));
-            let to = &mut self.panel.codes[bundle * bundle_bytes..(bundle + 1) * bundle_bytes];
-            for (block, to) in to.chunks_exact_mut(block_bytes).enumerate() {
+            for block in 0..blocks {
                 let mut filled = [[0u8; LANES * 64]; 2];
                 let from = block * file_block;
                 let codes = if codes[0].len() - from >= file_block {
@@ -51,13 +51,15 @@ impl Kernel for InterleaveRows<'_> {
                     }
                     [filled[0].as_ptr(), filled[1].as_ptr()]
                 };
-                // SAFETY: both codes have eight groups, `to` has room for them.
-                unsafe { V::Rows::unpack_block(codes, group_bytes, to.as_mut_ptr()) };
+                let block_at = strip * blocks + block;
+                let to = &mut self.panel.codes[block_at * block_bytes..(block_at + 1) * block_bytes];
+                // SAFETY: both codes have eight groups, `to` has room for those of a strip.
+                unsafe { V::Rows::unpack_block(codes, group_bytes, to[in_strip * vector_bytes..].as_mut_ptr()) };
                 let skipped = block * LANES * scale_type.size();
                 let count = LANES.min((scale_bytes - skipped) / scale_type.size());
                 for place in 0..side_by_side {
                     let from = (index * matrix.rows + row(place)) * scale_bytes + skipped;
-                    let at = ((bundle * groups / LANES + block) * side_by_side + place) * LANES;
+                    let at = ((block_at * V::Rows::STRIP + in_strip) * side_by_side + place) * LANES;
                     let scales = some_scales::<V>(scale_type, &all_scales[from..], count);
                     let biases = some_scales::<V>(scale_type, &all_biases[from..], count);
                     // SAFETY: both have eight numbers.
@@ -85,25 +87,25 @@ pub(super) struct InterleavedTile<'a> {
 impl Kernel for InterleavedTile<'_> {
     type Output = ();
 
-    // Four vectors' weight rows stay in the nearest cache while all tokens pass by. Rows beyond the panel's last are those of an
-    // earlier panel: their outputs are not looked at.
+    // A strip stays in the nearest cache while all tokens pass by. Rows beyond the panel's last are those of an earlier panel: their
+    // outputs are not looked at.
     #[inline(always)]
     fn run<V: Lanes>(self) {
-        const BUNDLES: usize = 4;
         let (cols, group_size) = (self.quantized.cols, self.quantized.group_size);
         let groups = padded_groups(cols, group_size);
         let row_bytes = padded_cols(cols, group_size) * V::Rows::CODE_BYTES;
         let token_row = |token: usize| self.quantized.row(self.inputs.index(self.first_token + token));
-        let rows = BUNDLES * V::Rows::ROWS;
+        let rows = V::Rows::STRIP * V::Rows::ROWS;
         // The next panel's bytes arrive while this one is multiplied with its first tokens.
-        let ahead = if self.first_token == 0 {
+        let next = if self.first_token == 0 {
             self.rows.next_panel()
         } else {
             [&[][..]; 3]
         };
-        let (mut asked, all) = (0, self.rows.rows.div_ceil(rows) * self.tokens);
+        let parts = self.rows.rows.div_ceil(rows) * self.tokens;
+        let mut ahead = next.map(|bytes| Ahead::new(bytes, parts));
         for row in (0..self.rows.rows).step_by(rows) {
-            let weights = InterleavedWeights {
+            let strip = Strip {
                 codes: &self.panel.codes[row * row_bytes..(row + rows) * row_bytes],
                 scales: &self.panel.scales[row * groups..(row + rows) * groups],
                 biases: &self.panel.biases[row * groups..(row + rows) * groups],
@@ -112,21 +114,16 @@ impl Kernel for InterleavedTile<'_> {
             let mut token = 0;
             while token < self.tokens {
                 let out = &mut self.tile[token * PANEL_ROWS + row..];
-                let left = self.tokens - token;
-                // Sixteen sums of 512 bits, or eight of 256, and what they are made of fit the registers.
-                let step = match left {
-                    4.. if V::Rows::ROWS == 2 => 4,
+                let step = match self.tokens - token {
+                    4.. if V::Rows::TOKENS == 4 => 4,
                     2.. => 2,
                     _ => 1,
                 };
-                for bytes in ahead {
-                    let lines = bytes.len() * asked / all..bytes.len() * (asked + step) / all;
-                    for line in lines.step_by(CACHE_LINE) {
-                        V::prefetch(bytes.as_ptr().wrapping_add(line));
-                    }
+                for ahead in &mut ahead {
+                    ahead.ask::<V>(step);
                 }
                 match step {
-                    4 => weights.multiply::<V, BUNDLES, 4>(
+                    4 => strip.multiply::<V, 4>(
                         [
                             token_row(token),
                             token_row(token + 1),
@@ -135,59 +132,95 @@ impl Kernel for InterleavedTile<'_> {
                         ],
                         out,
                     ),
-                    2 => weights.multiply::<V, BUNDLES, 2>([token_row(token), token_row(token + 1)], out),
-                    _ => weights.multiply::<V, BUNDLES, 1>([token_row(token)], out),
+                    2 => strip.multiply::<V, 2>([token_row(token), token_row(token + 1)], out),
+                    _ => strip.multiply::<V, 1>([token_row(token)], out),
                 }
-                (token, asked) = (token + step, asked + step);
+                token += step;
             }
         }
     }
 }
 
-/// Some rows of an interleaved panel.
-struct InterleavedWeights<'a> {
+/// Bytes that are asked for bit by bit.
+struct Ahead<'a> {
+    left: &'a [u8],
+    /// Bytes of a part.
+    part: usize,
+}
+
+impl<'a> Ahead<'a> {
+    /// `bytes` in `parts` parts.
+    fn new(bytes: &'a [u8], parts: usize) -> Self {
+        Ahead {
+            left: bytes,
+            part: bytes.len().div_ceil(parts),
+        }
+    }
+
+    /// Asks for the next `parts` parts, or what there is of them.
+    #[inline(always)]
+    fn ask<V: Lanes>(&mut self, parts: usize) {
+        let (now, left) = self.left.split_at(self.left.len().min(self.part * parts));
+        for line in (0..now.len()).step_by(CACHE_LINE) {
+            V::prefetch(now.as_ptr().wrapping_add(line));
+        }
+        self.left = left;
+    }
+}
+
+/// The rows of a panel that are multiplied at once.
+struct Strip<'a> {
     codes: &'a [u8],
     scales: &'a [f32],
     biases: &'a [f32],
     group_size: usize,
 }
 
-impl InterleavedWeights<'_> {
-    /// `R` vectors of weight rows by `T` tokens.
+impl Strip<'_> {
+    /// The products with `T` tokens.
     #[inline(always)]
-    fn multiply<V: Lanes, const R: usize, const T: usize>(&self, x: [QuantizedRow<'_>; T], out: &mut [f32]) {
+    fn multiply<V: Lanes, const T: usize>(&self, x: [QuantizedRow<'_>; T], out: &mut [f32]) {
+        // Only the branch for the set's own number of vectors is compiled.
+        if V::Rows::STRIP == STRIP_ROWS {
+            self.multiply_vectors::<V, STRIP_ROWS, T>(x, out);
+        } else {
+            self.multiply_vectors::<V, 4, T>(x, out);
+        }
+    }
+
+    /// The same for `R` vectors of weight rows.
+    #[inline(always)]
+    fn multiply_vectors<V: Lanes, const R: usize, const T: usize>(&self, x: [QuantizedRow<'_>; T], out: &mut [f32]) {
         let side_by_side = V::Rows::ROWS;
-        let (bundle_codes, bundle_scales) = (self.codes.len() / R, self.scales.len() / R);
-        let groups = bundle_scales / side_by_side;
+        let groups = self.scales.len() / (R * side_by_side);
         let block_cols = LANES * self.group_size;
-        let block_bytes = side_by_side * block_cols * V::Rows::CODE_BYTES;
+        let block_bytes = R * side_by_side * block_cols * V::Rows::CODE_BYTES;
         assert!(self.biases.len() == self.scales.len() && groups.is_multiple_of(LANES));
-        assert!(bundle_codes == groups / LANES * block_bytes);
+        assert!(self.codes.len() == groups / LANES * block_bytes);
         assert!(x.iter().all(|x| x.codes.len() == groups / LANES * block_cols
             && x.scales.len() == groups
             && x.sums.len() == groups));
         let mut lanes = [[V::Rows::zero(); T]; R];
         for block in 0..groups / LANES {
             // No closures: they are not compiled for the instruction set.
-            let (mut weights, mut tokens) = ([std::ptr::null(); R], [std::ptr::null(); T]);
-            for (r, weights) in weights.iter_mut().enumerate() {
-                *weights = self.codes[r * bundle_codes + block * block_bytes..].as_ptr();
-            }
+            let mut tokens = [std::ptr::null(); T];
             for (tokens, x) in tokens.iter_mut().zip(&x) {
                 *tokens = x.codes[block * block_cols..].as_ptr();
             }
-            // SAFETY: the rows have the block.
+            let weights = self.codes[block * block_bytes..].as_ptr();
+            // SAFETY: the strip and the rows have the block.
             let sums = unsafe { V::Rows::block_sums::<R, T>(weights, tokens, self.group_size) };
             for r in 0..R {
-                let at = block * LANES;
-                // SAFETY: `at + LANES` is at most `groups`, the length of every row.
+                let at = (block * R + r) * side_by_side * LANES;
+                // SAFETY: the strip has the row's numbers of the block, and the rows of activations have those of the block.
                 unsafe {
                     let weights: Groups<V::Rows> = Groups {
-                        scale: V::Rows::load(self.scales.as_ptr().add(r * bundle_scales + at * side_by_side)),
-                        sum: V::Rows::load(self.biases.as_ptr().add(r * bundle_scales + at * side_by_side)),
+                        scale: V::Rows::load(self.scales.as_ptr().add(at)),
+                        sum: V::Rows::load(self.biases.as_ptr().add(at)),
                     };
                     for t in 0..T {
-                        lanes[r][t] = add_groups(lanes[r][t], sums[r][t], &weights, &Groups::of(&x[t], at));
+                        let activations = Groups::of(&x[t], block * LANES);
+                        lanes[r][t] = add_groups(lanes[r][t], sums[r][t], &weights, &activations);
                     }
                 }
             }

@@ -4,8 +4,8 @@ use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
 use super::avx512::Wide;
-use super::rows::{One, Rows};
-use super::{LANES, Lanes};
+use super::rows::{One, Rows, strip_sums};
+use super::{LANES, Lanes, STRIP_ROWS};
 
 /// Eight lanes; `D` multiplies 16-bit integers. The sums are exact, so all three ways give the same bits.
 #[derive(Clone, Copy)]
@@ -24,6 +24,21 @@ pub(crate) trait DotAdd: Copy {
     /// # Safety
     /// The processor has the instruction.
     unsafe fn dot_add(sums: __m256i, a: __m256i, b: __m256i) -> __m256i;
+    /// As [`Lanes::strip_sums`].
+    /// # Safety
+    /// As there, and the processor has the instructions.
+    #[inline(always)]
+    unsafe fn strip_sums<const T: usize>(
+        weights: *const i16,
+        x: [*const i16; T],
+        vectors: usize,
+    ) -> [[__m256i; T]; STRIP_ROWS]
+    where
+        Self: Sized,
+    {
+        // SAFETY: the caller's promise.
+        unsafe { strip_sums::<F32x8<Self>, T>(weights, x, vectors) }
+    }
 }
 
 /// `vpmaddwd` and `vpaddd`.
@@ -43,6 +58,26 @@ impl DotAdd for MultiplyThenAdd {
     unsafe fn dot_add(sums: __m256i, a: __m256i, b: __m256i) -> __m256i {
         // SAFETY: the caller's promise.
         unsafe { _mm256_add_epi32(sums, _mm256_madd_epi16(a, b)) }
+    }
+
+    #[inline(always)]
+    unsafe fn strip_sums<const T: usize>(
+        weights: *const i16,
+        x: [*const i16; T],
+        vectors: usize,
+    ) -> [[__m256i; T]; STRIP_ROWS] {
+        if T != 2 {
+            // SAFETY: the caller's promise.
+            return unsafe { strip_sums::<F32x8<Self>, T>(weights, x, vectors) };
+        }
+        // SAFETY: the caller's promise.
+        let pairs = unsafe { strip_sums_of_two(weights, [x[0], x[T - 1]], vectors) };
+        // SAFETY: as in `lanes`.
+        let mut sums = [[unsafe { _mm256_setzero_si256() }; T]; STRIP_ROWS];
+        for (sums, pair) in sums.iter_mut().zip(pairs) {
+            sums.copy_from_slice(&pair[..T]);
+        }
+        sums
     }
 }
 
@@ -250,12 +285,21 @@ impl<D: DotAdd> Lanes for F32x8<D> {
         unsafe { settle(sums) }
     }
     #[inline(always)]
+    unsafe fn strip_sums<const T: usize>(
+        weights: *const i16,
+        x: [*const i16; T],
+        vectors: usize,
+    ) -> [[__m256i; T]; STRIP_ROWS] {
+        // SAFETY: the caller's promise.
+        unsafe { D::strip_sums(weights, x, vectors) }
+    }
+    #[inline(always)]
     fn prefetch(line: *const u8) {
         // SAFETY: a prefetch of an address that is not mapped does nothing.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) };
     }
     #[inline(always)]
-    unsafe fn interleave_groups(groups: *const u8, bytes: usize, out: *mut i16) {
+    unsafe fn interleave_groups(groups: *const u8, bytes: usize, out: *mut i16, stride: usize) {
         // SAFETY: the caller's promise: a group has 32 or 64 bytes.
         unsafe {
             let mask = _mm256_set1_epi32(0x000f_000f);
@@ -265,15 +309,81 @@ impl<D: DotAdd> Lanes for F32x8<D> {
                     *words = _mm256_loadu_si256(groups.add(group * bytes + first).cast());
                 }
                 for (word, codes) in transpose(words).iter().enumerate() {
-                    let to = out.add((first / 4 + word) * 4 * 2 * LANES).cast::<__m256i>();
-                    _mm256_storeu_si256(to, _mm256_and_si256(*codes, mask));
-                    _mm256_storeu_si256(to.add(1), _mm256_and_si256(_mm256_srli_epi16::<4>(*codes), mask));
-                    _mm256_storeu_si256(to.add(2), _mm256_and_si256(_mm256_srli_epi16::<8>(*codes), mask));
-                    _mm256_storeu_si256(to.add(3), _mm256_srli_epi16::<12>(*codes));
+                    let to = out.add((first / 4 + word) * 4 * stride);
+                    let (second, third) = (_mm256_srli_epi16::<4>(*codes), _mm256_srli_epi16::<8>(*codes));
+                    _mm256_storeu_si256(to.cast(), _mm256_and_si256(*codes, mask));
+                    _mm256_storeu_si256(to.add(stride).cast(), _mm256_and_si256(second, mask));
+                    _mm256_storeu_si256(to.add(2 * stride).cast(), _mm256_and_si256(third, mask));
+                    _mm256_storeu_si256(to.add(3 * stride).cast(), _mm256_srli_epi16::<12>(*codes));
                 }
             }
         }
     }
+}
+
+/// Adds the products of a row of weights, at byte `$row` of the strip, and both rows of activations to `$first` and `$second`.
+macro_rules! strip_row {
+    ($row:literal, $first:literal, $second:literal) => {
+        concat!(
+            "vpmaddwd ymm14, ymm12, [{w} + ",
+            $row,
+            "]\n",
+            "vpmaddwd ymm15, ymm13, [{w} + ",
+            $row,
+            "]\n",
+            "vpaddd ",
+            $first,
+            ", ",
+            $first,
+            ", ymm14\n",
+            "vpaddd ",
+            $second,
+            ", ",
+            $second,
+            ", ymm15\n",
+        )
+    };
+}
+
+/// [`Lanes::strip_sums`] of two rows of activations, with every register in its place: the compiler keeps weights in registers, and what
+/// then does not fit any more in memory. Multiplied from memory, twelve sums, two vectors of activations and two products are sixteen.
+///
+/// # Safety
+/// As there, and `vectors` is not 0.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn strip_sums_of_two(weights: *const i16, x: [*const i16; 2], vectors: usize) -> [[__m256i; 2]; STRIP_ROWS] {
+    let bytes = vectors * size_of::<__m256i>();
+    let mut sums = [[_mm256_setzero_si256(); 2]; STRIP_ROWS];
+    let [[a0, a1], [b0, b1], [c0, c1], [d0, d1], [e0, e1], [f0, f1]] = &mut sums;
+    // SAFETY: reads `vectors` vectors of each row of activations and of each of the strip's rows, the caller's promise.
+    unsafe {
+        std::arch::asm!(
+            "2:",
+            "vmovdqu ymm12, [{x0} + {at}]",
+            "vmovdqu ymm13, [{x1} + {at}]",
+            strip_row!("0", "ymm0", "ymm1"),
+            strip_row!("32", "ymm2", "ymm3"),
+            strip_row!("64", "ymm4", "ymm5"),
+            strip_row!("96", "ymm6", "ymm7"),
+            strip_row!("128", "ymm8", "ymm9"),
+            strip_row!("160", "ymm10", "ymm11"),
+            "add {w}, 192",
+            "add {at}, 32",
+            "jnz 2b",
+            w = inout(reg) weights => _,
+            // From the rows' ends: the offset is 0 when all is done.
+            x0 = in(reg) x[0].byte_add(bytes),
+            x1 = in(reg) x[1].byte_add(bytes),
+            at = inout(reg) -bytes.cast_signed() => _,
+            inout("ymm0") *a0, inout("ymm1") *a1, inout("ymm2") *b0, inout("ymm3") *b1,
+            inout("ymm4") *c0, inout("ymm5") *c1, inout("ymm6") *d0, inout("ymm7") *d1,
+            inout("ymm8") *e0, inout("ymm9") *e1, inout("ymm10") *f0, inout("ymm11") *f1,
+            out("ymm12") _, out("ymm13") _, out("ymm14") _, out("ymm15") _,
+            options(pure, readonly, nostack),
+        );
+    }
+    sums
 }
 
 /// No instruction, but a place that the compiler moves nothing across.

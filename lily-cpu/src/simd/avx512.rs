@@ -34,6 +34,9 @@ impl Rows for Wide {
     type Floats = __m512;
 
     const ROWS: usize = 2;
+    // Sixteen sums and what they are made of fit 32 registers.
+    const STRIP: usize = 4;
+    const TOKENS: usize = 4;
     const CODE_BYTES: usize = 1;
 
     /// Vector `2 w + q` has in lane `i` the codes `8 w + q`, `8 w + q + 2` and so on of group `i`, of one row and then the other.
@@ -50,10 +53,10 @@ impl Rows for Wide {
                     *words = _mm512_inserti64x4::<1>(low, _mm256_loadu_si256(groups[1].add(at).cast()));
                 }
                 for (word, codes) in transpose(words).iter().enumerate() {
-                    let to = out.add((first / 4 + word) * 2 * VECTOR);
+                    let to = out.add((first / 4 + word) * 2 * Self::STRIP * VECTOR);
                     _mm512_storeu_si512(to.cast(), _mm512_and_si512(*codes, mask));
                     let high = _mm512_and_si512(_mm512_srli_epi32::<4>(*codes), mask);
-                    _mm512_storeu_si512(to.add(VECTOR).cast(), high);
+                    _mm512_storeu_si512(to.add(Self::STRIP * VECTOR).cast(), high);
                 }
             }
         }
@@ -93,11 +96,12 @@ impl Rows for Wide {
     /// Codes and bytes of activations are multiplied four at a time: with the high bytes, then 256 times that and with the low bytes.
     #[inline(always)]
     unsafe fn block_sums<const R: usize, const T: usize>(
-        weights: [*const u8; R],
+        weights: *const u8,
         x: [*const i16; T],
         group_size: usize,
     ) -> [[__m512i; T]; R] {
-        // SAFETY: the caller's promise: a block has `group_size / 4` vectors, of weights and of each half of the activations.
+        assert!(R == Self::STRIP);
+        // SAFETY: the caller's promise: a block has `group_size / 4` vectors, of each row of weights and of each half of the activations.
         unsafe {
             let mut sums = [[_mm512_setzero_si512(); T]; R];
             for half in 0..2 {
@@ -107,7 +111,7 @@ impl Rows for Wide {
                         bytes[t] = Self::repeat_codes(x[t].add((half * group_size / 4 + vector) * 2 * LANES));
                     }
                     for r in 0..R {
-                        let w = _mm512_loadu_si512(weights[r].add(vector * VECTOR).cast());
+                        let w = _mm512_loadu_si512(weights.add((vector * R + r) * VECTOR).cast());
                         for t in 0..T {
                             sums[r][t] = _mm512_dpbusd_epi32(sums[r][t], w, bytes[t]);
                         }

@@ -16,6 +16,8 @@ use crate::{CpuError, KernelSet};
 pub(crate) const LANES: usize = 8;
 /// Bytes that a prefetch brings.
 pub(crate) const CACHE_LINE: usize = 64;
+/// Weight rows of [`Lanes::strip_sums`]: with two rows of activations, twelve sums and what they are made of fill sixteen registers.
+pub(crate) const STRIP_ROWS: usize = 6;
 
 /// Eight f32 numbers.
 ///
@@ -94,24 +96,38 @@ pub(crate) trait Lanes: Copy {
         sums
     }
     /// The 4-bit codes of eight groups side by side. `groups` has the codes of each group as the file has them, in `bytes` bytes
-    /// (32 or 64); vector `4 w + q` of `out` has in lane `i` the codes `8 w + q` and `8 w + q + 4` of group `i`.
+    /// (32 or 64); vector `4 w + q` of `out`, vectors being `stride` numbers apart, has in lane `i` the codes `8 w + q` and
+    /// `8 w + q + 4` of group `i`.
     /// # Safety
     /// `groups` points to `LANES * bytes` bytes, `out` to room for `2 * bytes` vectors of sixteen numbers.
     #[inline(always)]
-    unsafe fn interleave_groups(groups: *const u8, bytes: usize, out: *mut i16) {
+    unsafe fn interleave_groups(groups: *const u8, bytes: usize, out: *mut i16, stride: usize) {
         for group in 0..LANES {
             for word in 0..bytes / 4 {
                 // SAFETY: the group and word are inside, and so are the numbers that they become.
                 unsafe {
                     let codes = u32::from_le(groups.add(group * bytes + 4 * word).cast::<u32>().read_unaligned());
                     for step in 0..4 {
-                        let to = out.add((4 * word + step) * 2 * LANES + 2 * group);
+                        let to = out.add((4 * word + step) * stride + 2 * group);
                         *to = (codes >> (4 * step) & 15) as i16;
                         *to.add(1) = (codes >> (4 * step + 16) & 15) as i16;
                     }
                 }
             }
         }
+    }
+    /// The integer sums of a strip of six weight rows by `T` rows of activations over `vectors` vectors. `weights` has vector after
+    /// vector of all six rows, `x` those of a row.
+    /// # Safety
+    /// `weights` and `x` have the vectors.
+    #[inline(always)]
+    unsafe fn strip_sums<const T: usize>(
+        weights: *const i16,
+        x: [*const i16; T],
+        vectors: usize,
+    ) -> [[Self::Sums; T]; STRIP_ROWS] {
+        // SAFETY: the caller's promise.
+        unsafe { rows::strip_sums::<Self, T>(weights, x, vectors) }
     }
     /// Asks for a cache line, of any address.
     #[inline(always)]

@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use super::{LANES, Lanes};
+use super::{LANES, Lanes, STRIP_ROWS};
 
 /// Vectors that have the same place of [`Rows::ROWS`] weight rows side by side.
 ///
@@ -19,20 +19,25 @@ pub(crate) trait Rows {
     /// Weight rows of a vector, 1 or 2.
     const ROWS: usize;
 
+    /// Vectors of weight rows that are multiplied at once: a strip of a panel, vector `i` of all of them before vector `i + 1`.
+    const STRIP: usize;
+    /// The most rows of activations that are multiplied with a strip at once.
+    const TOKENS: usize;
     /// Bytes of a code in a block of unpacked groups.
     const CODE_BYTES: usize;
-    /// Makes a block of the eight groups of each row: `groups` points to a row's codes as the file has them, `bytes` (32 or 64) to a
-    /// group.
+    /// Makes a block of the eight groups of each row: `groups` points to a row's codes as the file has them, of `bytes` (32 or 64)
+    /// bytes a group, `out` to this row's (or these rows') first vector in a strip.
     /// # Safety
-    /// Each of `groups` points to `LANES * bytes` bytes, `out` to room for `ROWS * LANES * 2 * bytes * CODE_BYTES` bytes.
+    /// Each of `groups` points to `LANES * bytes` bytes, `out` to room for the block in its strip.
     unsafe fn unpack_block(groups: [*const u8; 2], bytes: usize, out: *mut u8);
     /// Writes the activations of a group to its lane of a block, in the order of [`Rows::block_sums`].
     fn order_group(codes: &[i16], lane: usize, block: &mut [i16]);
-    /// The integer sums of eight groups of `group_size` columns: blocks of `R` times [`Rows::ROWS`] weight rows by `T` activation rows.
+    /// The integer sums of eight groups of `group_size` columns: `R` = [`Rows::STRIP`] vectors of weight rows by `T` rows of
+    /// activations.
     /// # Safety
-    /// `weights` point to blocks as [`Rows::unpack_block`] makes them, `x` to blocks of [`Rows::order_group`].
+    /// `weights` points to the blocks of a strip as [`Rows::unpack_block`] makes them, `x` to blocks of [`Rows::order_group`].
     unsafe fn block_sums<const R: usize, const T: usize>(
-        weights: [*const u8; R],
+        weights: *const u8,
         x: [*const i16; T],
         group_size: usize,
     ) -> [[Self::Sums; T]; R];
@@ -85,12 +90,14 @@ impl<V: Lanes> Rows for One<V> {
     type Floats = V;
 
     const ROWS: usize = 1;
+    const STRIP: usize = STRIP_ROWS;
+    const TOKENS: usize = 2;
     const CODE_BYTES: usize = 2;
 
     #[inline(always)]
     unsafe fn unpack_block(groups: [*const u8; 2], bytes: usize, out: *mut u8) {
         // SAFETY: the caller's promise.
-        unsafe { V::interleave_groups(groups[0], bytes, out.cast()) };
+        unsafe { V::interleave_groups(groups[0], bytes, out.cast(), STRIP_ROWS * 2 * LANES) };
     }
     #[inline(always)]
     fn order_group(codes: &[i16], lane: usize, block: &mut [i16]) {
@@ -104,27 +111,15 @@ impl<V: Lanes> Rows for One<V> {
     }
     #[inline(always)]
     unsafe fn block_sums<const R: usize, const T: usize>(
-        weights: [*const u8; R],
+        weights: *const u8,
         x: [*const i16; T],
         group_size: usize,
     ) -> [[V::Sums; T]; R] {
-        const STEP: usize = 2 * LANES;
+        assert!(R == STRIP_ROWS);
         let mut sums = [[V::zero_sums(); T]; R];
-        for at in (0..LANES * group_size).step_by(STEP) {
-            // SAFETY: a block has eight groups.
-            unsafe {
-                let mut codes = [V::load_codes(x[0].add(at)); T];
-                for (codes, x) in codes.iter_mut().zip(x).skip(1) {
-                    *codes = V::load_codes(x.add(at));
-                }
-                for (r, sums) in sums.iter_mut().enumerate() {
-                    let w = V::load_codes(weights[r].cast::<i16>().add(at));
-                    for t in 0..T {
-                        sums[t] = V::dot_add(sums[t], w, codes[t]);
-                    }
-                }
-            }
-        }
+        // SAFETY: the caller's promise: a block has `LANES * group_size` columns, two to a lane of a vector.
+        let all = unsafe { V::strip_sums::<T>(weights.cast(), x, group_size / 2) };
+        sums.copy_from_slice(&all);
         sums
     }
     #[inline(always)]
@@ -204,4 +199,35 @@ impl<V: Lanes> Rows for One<V> {
         // SAFETY: the caller's promise.
         unsafe { floats.store(to) }
     }
+}
+
+/// [`Lanes::strip_sums`], as the compiler makes it.
+///
+/// # Safety
+/// As there.
+#[inline(always)]
+pub(super) unsafe fn strip_sums<V: Lanes, const T: usize>(
+    weights: *const i16,
+    x: [*const i16; T],
+    vectors: usize,
+) -> [[V::Sums; T]; STRIP_ROWS] {
+    let mut sums = [[V::zero_sums(); T]; STRIP_ROWS];
+    for vector in 0..vectors {
+        let at = vector * 2 * LANES;
+        // SAFETY: the caller's promise.
+        unsafe {
+            // No closures: they are not compiled for the instruction set.
+            let mut codes = [V::load_codes(x[0].add(at)); T];
+            for (codes, x) in codes.iter_mut().zip(x).skip(1) {
+                *codes = V::load_codes(x.add(at));
+            }
+            for (row, sums) in sums.iter_mut().enumerate() {
+                let w = V::load_codes(weights.add(at * STRIP_ROWS + row * 2 * LANES));
+                for t in 0..T {
+                    sums[t] = V::dot_add(sums[t], w, codes[t]);
+                }
+            }
+        }
+    }
+    sums
 }
