@@ -25,6 +25,13 @@ fn fast() -> CpuOptions {
     }
 }
 
+/// Golden file and checkpoint of the models whose every logit is known in float64.
+const MODELS: [(&str, &str); 3] = [
+    ("tiny/golden.safetensors", "tiny/mlx-4bit"),
+    ("mini/golden.safetensors", "mini/mlx-4bit"),
+    ("../../demo/golden.safetensors", "../../demo"),
+];
+
 /// The bars of the exact path: against float64 or MLX in f32.
 fn assert_exact(name: &str, logits: &[Vec<f32>], golden: &Golden) {
     let difference = Difference::of(logits, golden);
@@ -36,9 +43,9 @@ fn assert_exact(name: &str, logits: &[Vec<f32>], golden: &Golden) {
 
 #[test]
 fn float64_logits_for_every_split_of_the_prompt() {
-    for name in ["tiny", "mini"] {
-        let golden = Golden::read(&format!("{name}/golden.safetensors"), "token_ids", "logits.numpy_f64");
-        let mut model = model(&format!("{name}/mlx-4bit"), exact());
+    for (golden, name) in MODELS {
+        let golden = Golden::read(golden, "token_ids", "logits.numpy_f64");
+        let mut model = model(name, exact());
         let whole = all_logits(&mut model, &golden.inputs, 192);
         assert_exact(name, &whole, &golden);
         for chunk in [1, 7, 64] {
@@ -52,9 +59,15 @@ fn float64_logits_for_every_split_of_the_prompt() {
 
 #[test]
 fn quantized_activations_stay_close_for_every_split_of_the_prompt() {
-    for (name, kernels) in [("tiny", None), ("mini", None), ("mini", Some(KernelSet::Portable))] {
-        let golden = Golden::read(&format!("{name}/golden.safetensors"), "token_ids", "logits.numpy_f64");
-        let mut model = model(&format!("{name}/mlx-4bit"), CpuOptions { kernels, ..fast() });
+    let [tiny, mini, demo] = MODELS;
+    for ((golden, name), kernels) in [
+        (tiny, None),
+        (mini, None),
+        (mini, Some(KernelSet::Portable)),
+        (demo, None),
+    ] {
+        let golden = Golden::read(golden, "token_ids", "logits.numpy_f64");
+        let mut model = model(name, CpuOptions { kernels, ..fast() });
         let whole = all_logits(&mut model, &golden.inputs, 192);
         let difference = Difference::of(&whole, &golden);
         println!("{name}: {difference:?}");
