@@ -110,10 +110,10 @@ impl Rows for Wide {
                     for t in 0..T {
                         bytes[t] = Self::repeat_codes(x[t].add((half * group_size / 4 + vector) * 2 * LANES));
                     }
-                    for r in 0..R {
+                    for (r, sums) in sums.iter_mut().enumerate() {
                         let w = _mm512_loadu_si512(weights.add((vector * R + r) * VECTOR).cast());
                         for t in 0..T {
-                            sums[r][t] = _mm512_dpbusd_epi32(sums[r][t], w, bytes[t]);
+                            sums[t] = _mm512_dpbusd_epi32(sums[t], w, bytes[t]);
                         }
                     }
                 }
