@@ -258,6 +258,18 @@ impl Answer {
 }
 
 impl Server {
+    /// Waits until `requests` requests are counted as finished, which may be after their last event was seen.
+    pub async fn until_finished(&self, requests: u64) {
+        let finished = async {
+            while self.app.engine.status().finished < requests {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), finished)
+            .await
+            .expect("the generation goes on");
+    }
+
     pub fn new() -> Self {
         Self::with(
             ServerConfig {

@@ -217,6 +217,7 @@ async fn status_and_metrics_count_what_happened() {
     let server = Server::new();
     server.say("a</think>b c d");
     server.chat(json!({})).await;
+    server.until_finished(1).await;
     server.get("/nowhere").await;
     let status = server.get("/status").await.json();
     assert_eq!(status["engine"]["finished"], 1, "{status}");

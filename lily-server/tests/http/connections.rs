@@ -122,7 +122,7 @@ async fn a_client_that_reads_slowly_holds_nobody_up() {
     let mut byte = [0];
     slow.read_exact(&mut byte).await.unwrap();
     // Its generation ends all the same, and others are served.
-    listening.until_idle().await;
+    listening.server.until_finished(1).await;
     listening.server.say("y</think>quick");
     let answer = listening.server.chat(json!({})).await;
     assert_eq!(answer.status, 200);
