@@ -51,40 +51,45 @@ impl Kernel for Convolve<'_> {
         let history = self.kernel - 1;
         assert!(self.taps.len() == self.kernel * self.channels);
         assert!(self.first_channel + self.channel_count <= self.channels && self.channel_count.is_multiple_of(LANES));
-        for channel in (self.first_channel..self.first_channel + self.channel_count).step_by(LANES) {
-            // SAFETY: `state` and `rows` have `channels` columns, this task alone has these channels, and every row index is
-            // below `history` or `row_count`.
-            unsafe {
-                // Row `index` of the state followed by the chunk.
-                let raw = |index: usize| {
-                    let from = if index < history {
-                        self.state.add(index * self.channels)
-                    } else {
-                        self.rows.add((index - history) * self.channels)
-                    };
-                    from.add(channel)
-                };
-                let mut newest = [V::zero(); 8];
-                for (age, newest) in newest.iter_mut().enumerate().take(history) {
-                    *newest = V::load(raw(self.row_count + age));
+        assert!(history < MAX_CONV_KERNEL && self.channel_count <= CONV_CHANNELS);
+        let channels = (self.first_channel..self.first_channel + self.channel_count).step_by(LANES);
+        let mut newest = [[0.0; CONV_CHANNELS]; MAX_CONV_KERNEL - 1];
+        // SAFETY: `state` and `rows` have `channels` columns, this task alone has these channels, every row index is below `history` or
+        // `row_count`, and `newest` has room for each channel of the task.
+        unsafe {
+            // Row `index` of the state followed by the chunk.
+            let raw = |index: usize| {
+                if index < history {
+                    self.state.add(index * self.channels)
+                } else {
+                    self.rows.add((index - history) * self.channels)
                 }
-                // Backwards, because a row's inputs are the rows before it.
-                for row in (0..self.row_count).rev() {
+            };
+            for (age, newest) in newest.iter_mut().enumerate().take(history) {
+                let from = raw(self.row_count + age).add(self.first_channel);
+                from.copy_to_nonoverlapping(newest.as_mut_ptr(), self.channel_count);
+            }
+            // Backwards, because a row's inputs are the rows before it; row by row, because a column's numbers are pages apart.
+            for row in (0..self.row_count).rev() {
+                for channel in channels.clone() {
                     let mut sum = V::zero();
                     for tap in 0..self.kernel {
                         let weight = V::load(self.taps.as_ptr().add(tap * self.channels + channel));
-                        sum = weight.mul_add(V::load(raw(row + tap)), sum);
+                        sum = weight.mul_add(V::load(raw(row + tap).add(channel)), sum);
                     }
-                    silu(sum).store(raw(row + history));
+                    silu(sum).store(raw(row + history).add(channel));
                 }
-                for (age, newest) in newest.iter().enumerate().take(history) {
-                    newest.store(self.state.add(age * self.channels + channel));
-                }
+            }
+            for (age, newest) in newest.iter().enumerate().take(history) {
+                let to = self.state.add(age * self.channels + self.first_channel);
+                to.copy_from_nonoverlapping(newest.as_ptr(), self.channel_count);
             }
         }
     }
 }
 
+/// The most channels that [`Convolve`] takes.
+pub(crate) const CONV_CHANNELS: usize = 512;
 /// The most taps that [`Convolve`] takes.
 pub(crate) const MAX_CONV_KERNEL: usize = 9;
 

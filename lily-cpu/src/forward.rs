@@ -4,7 +4,7 @@ use lily_model::{Attention, DeltaNet, Mixer, Mlp};
 
 use crate::attention::{Attend, AttendSpan, MergeSpans, Partial, PrepareRow, QUERY_TOKENS, Queries, SPAN};
 use crate::batch::Batch;
-use crate::delta_net::{Convolve, Scan};
+use crate::delta_net::{CONV_CHANNELS, Convolve, Scan};
 use crate::dequantize::DequantizeRows;
 use crate::matmul::{Product, products};
 use crate::mlp::{RoutedExperts, SharedBlock, Workers, feed_forward};
@@ -16,8 +16,6 @@ use crate::scratch::LOGIT_ROWS;
 use crate::shared::SharedMut;
 use crate::simd::math::sigmoid_scalar;
 
-/// Channels of one task of the convolution.
-const CONV_CHANNELS: usize = 512;
 /// Rows of one task of the query and key preparation.
 const PREPARE_ROWS: usize = 4;
 
@@ -83,9 +81,13 @@ impl CpuModel {
                 normed,
             );
             if let Some(quantized) = &mut activations.quantized {
-                quantized
-                    .normed
-                    .fill(&mut self.pool, self.set, Layout::for_rows(rows), normed, hidden);
+                quantized.normed.fill(
+                    &mut self.pool,
+                    self.set,
+                    Layout::for_rows(self.set, rows),
+                    normed,
+                    hidden,
+                );
             }
             self.recorder.end("norm");
             let quantized = activations.quantized.as_ref().map(|quantized| &quantized.normed);
@@ -116,9 +118,13 @@ impl CpuModel {
         );
         if let Some(quantized) = &mut self.activations.quantized {
             let normed = &self.activations.normed[..used];
-            quantized
-                .normed
-                .fill(&mut self.pool, self.set, Layout::for_rows(rows), normed, weight.len());
+            quantized.normed.fill(
+                &mut self.pool,
+                self.set,
+                Layout::for_rows(self.set, rows),
+                normed,
+                weight.len(),
+            );
         }
     }
 
@@ -223,7 +229,7 @@ impl CpuModel {
             let mixed = &activations.mixed[..rows * cols];
             quantized
                 .mixed
-                .fill(&mut self.pool, self.set, Layout::for_rows(rows), mixed, cols);
+                .fill(&mut self.pool, self.set, Layout::for_rows(self.set, rows), mixed, cols);
         }
         let quantized = activations.quantized.as_ref().map(|quantized| &quantized.mixed);
         let product = Product {
@@ -393,13 +399,14 @@ impl CpuModel {
     fn run_mlp(&mut self, rows: usize, mlp: &Mlp) {
         let hidden = self.config.hidden_size;
         let activations = &mut self.activations;
-        let (normed, hidden_quantized, shared_quantized) = match &mut activations.quantized {
+        let (normed, hidden_quantized, shared_quantized, gathered) = match &mut activations.quantized {
             Some(quantized) => (
                 Some(&quantized.normed),
                 Some(&mut quantized.hidden),
                 Some(&mut quantized.shared_hidden),
+                quantized.gathered.as_mut(),
             ),
-            None => (None, None, None),
+            None => (None, None, None, None),
         };
         let inputs = Inputs::first(rows, &activations.normed, hidden, normed);
         let (routed, shared) = match mlp {
@@ -433,6 +440,7 @@ impl CpuModel {
                     routing: &activations.routing,
                     hidden: &mut activations.hidden,
                     quantized: hidden_quantized,
+                    gathered,
                 };
                 (Some(routed), &moe.shared)
             }

@@ -8,9 +8,6 @@ use crate::pool::Pool;
 use crate::scratch::ThreadScratch;
 use crate::shared::SharedMut;
 
-/// Weight rows of one task.
-const TASK_ROWS: usize = 2 * PANEL_ROWS;
-
 /// One product of a parallel region: `out[row, :] = matrix * inputs[row]`, or added to it.
 pub(crate) struct Product<'a> {
     /// A matrix that is not stacked.
@@ -28,13 +25,11 @@ pub(crate) fn products(
     threads: SharedMut<'_, ThreadScratch>,
     products: &[Product<'_>],
 ) {
-    let tasks = products
-        .iter()
-        .map(|product| product.matrix.rows.div_ceil(TASK_ROWS))
-        .sum();
+    let tasks_of = |product: &Product<'_>| product.matrix.rows.div_ceil(set.task_rows());
+    let tasks = products.iter().map(tasks_of).sum();
     pool.run(tasks, &|mut task, thread| {
         for (index, product) in products.iter().enumerate() {
-            let tasks = product.matrix.rows.div_ceil(TASK_ROWS);
+            let tasks = tasks_of(product);
             if task < tasks {
                 // SAFETY: the pool gives a thread number to one task at a time.
                 let scratch = unsafe { threads.item(thread) };
@@ -43,7 +38,7 @@ pub(crate) fn products(
                     index: 0,
                     row: 0,
                 });
-                return multiply_rows(set, product, task * TASK_ROWS, next, scratch);
+                return multiply_rows(set, product, task * set.task_rows(), next, scratch);
             }
             task -= tasks;
         }
@@ -59,7 +54,7 @@ fn multiply_rows(
 ) {
     let (inputs, out_cols) = (&product.inputs, product.matrix.rows);
     let ThreadScratch { panel, tile, .. } = scratch;
-    for rows in PanelRows::cover(product.matrix, 0, first_row, TASK_ROWS) {
+    for rows in PanelRows::cover(set, product.matrix, 0, first_row, set.task_rows()) {
         let rows = rows.before(out_cols, next);
         panel.load(set, rows, inputs);
         for first_token in (0..inputs.rows()).step_by(TILE_TOKENS) {

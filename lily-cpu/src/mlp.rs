@@ -3,7 +3,7 @@
 use lily_model::GatedMlp;
 
 use crate::KernelSet;
-use crate::panel::{Inputs, PANEL_ROWS, PanelRows, Place, Select, TILE_TOKENS};
+use crate::panel::{Inputs, PANEL_ROWS, PanelRows, Place, Select, TASK_ROWS, TILE_TOKENS};
 use crate::pool::Pool;
 use crate::profile::Recorder;
 use crate::quantize::{Layout, QuantizedRows};
@@ -11,10 +11,7 @@ use crate::router::{ExpertRows, Routing};
 use crate::scratch::ThreadScratch;
 use crate::shared::SharedMut;
 use crate::simd::math::{silu, zip_in_place};
-use crate::simd::{Kernel, Lanes};
-
-/// Rows of the gate and up projections, or of the down projection, of one task.
-pub(crate) const TASK_ROWS: usize = 2 * PANEL_ROWS;
+use crate::simd::{Kernel, LANES, Lanes};
 
 /// Routed experts with the rows that they got.
 pub(crate) struct RoutedExperts<'a> {
@@ -24,6 +21,8 @@ pub(crate) struct RoutedExperts<'a> {
     pub(crate) hidden: &'a mut [f32],
     /// Room for `hidden` quantized, where products are done in integers.
     pub(crate) quantized: Option<&'a mut QuantizedRows>,
+    /// Room for the quantized inputs of every slot, where their layout needs them side by side.
+    pub(crate) gathered: Option<&'a mut QuantizedRows>,
 }
 
 /// The block that every row passes: the shared expert, or the whole of a dense model's feed-forward part.
@@ -63,14 +62,33 @@ pub(crate) fn feed_forward(
         recorder,
     } = workers;
     let mut no_hidden = [];
-    let (experts, routing, hidden, quantized) = match routed {
-        Some(routed) => (Some(routed.mlp), Some(routed.routing), routed.hidden, routed.quantized),
-        None => (None, None, &mut no_hidden[..], None),
+    let (experts, routing, hidden, quantized, gathered) = match routed {
+        Some(routed) => {
+            let RoutedExperts { mlp, routing, .. } = routed;
+            (
+                Some(mlp),
+                Some(routing),
+                routed.hidden,
+                routed.quantized,
+                routed.gathered,
+            )
+        }
+        None => (None, None, &mut no_hidden[..], None, None),
     };
     let groups: &[ExpertRows] = routing.map_or(&[], |routing| &routing.groups);
+    let slots = groups.last().map_or(0, |group| group.slots.end);
+    let gathered = match (gathered, inputs.quantized, routing) {
+        (Some(gathered), Some(rows), Some(routing)) if rows.layout == Layout::Tiled => {
+            gathered.gather(pool, rows, &routing.slot_rows[..slots]);
+            Some(&*gathered)
+        }
+        _ => None,
+    };
 
-    let blocks = experts.map_or(0, |mlp| mlp.gate.rows.div_ceil(TASK_ROWS));
-    let shared_blocks = shared.mlp.gate.rows.div_ceil(TASK_ROWS);
+    // Rows of the gate and up projections, or of the down projection, of one task.
+    let task_rows = set.task_rows();
+    let blocks = experts.map_or(0, |mlp| mlp.gate.rows.div_ceil(task_rows));
+    let shared_blocks = shared.mlp.gate.rows.div_ceil(task_rows);
     let hidden_out = SharedMut::new(&mut *hidden);
     let shared_out = SharedMut::new(&mut *shared.hidden);
     pool.run(groups.len() * blocks + shared_blocks, &|task, thread| {
@@ -85,12 +103,13 @@ pub(crate) fn feed_forward(
                     next: groups.get(task / blocks + 1).map(|group| group.expert),
                     inputs: Inputs {
                         select: Select::Rows(&routing.slot_rows[group.slots.clone()]),
+                        gathered: gathered.map(|rows| (rows, group.slots.start)),
                         ..inputs
                     },
                     out: hidden_out,
                     first_slot: group.slots.start,
                 };
-                rows.compute(set, task % blocks * TASK_ROWS, scratch);
+                rows.compute(set, task % blocks * task_rows, scratch);
             }
             _ => {
                 let rows = Hidden {
@@ -101,20 +120,19 @@ pub(crate) fn feed_forward(
                     out: shared_out,
                     first_slot: 0,
                 };
-                rows.compute(set, (task - groups.len() * blocks) * TASK_ROWS, scratch);
+                rows.compute(set, (task - groups.len() * blocks) * task_rows, scratch);
             }
         }
     });
 
     recorder.end("gate and up");
 
-    let layout = Layout::for_rows(inputs.rows());
+    let layout = Layout::for_rows(set, inputs.rows());
     let mut quantize = |rows: Option<&mut QuantizedRows>, hidden: &[f32], cols| {
         if let Some(rows) = rows {
             rows.fill(pool, set, layout, hidden, cols);
         }
     };
-    let slots = groups.last().map_or(0, |group| group.slots.end);
     let size = experts.map_or(0, |mlp| mlp.down.cols);
     let (mut quantized, mut shared_quantized) = (quantized, shared.quantized);
     quantize(quantized.as_deref_mut(), &hidden[..slots * size], size);
@@ -126,11 +144,11 @@ pub(crate) fn feed_forward(
     let cols = shared.mlp.down.rows;
     let (hidden, shared_hidden) = (&*hidden, &*shared.hidden);
     let x = SharedMut::new(x);
-    pool.run(cols.div_ceil(TASK_ROWS), &|task, thread| {
+    pool.run(cols.div_ceil(task_rows), &|task, thread| {
         // SAFETY: the pool gives a thread number to one task at a time.
         let scratch = unsafe { threads.item(thread) };
-        let first_row = task * TASK_ROWS;
-        let width = TASK_ROWS.min(cols - first_row);
+        let first_row = task * task_rows;
+        let width = task_rows.min(cols - first_row);
         scratch.sums[..inputs.rows() * TASK_ROWS].fill(0.0);
         if let (Some(mlp), Some(routing)) = (experts, routing) {
             for (index, group) in groups.iter().enumerate() {
@@ -155,11 +173,12 @@ pub(crate) fn feed_forward(
                         first: slots.start,
                         count: slots.len(),
                     },
+                    gathered: None,
                 };
                 let (rows, weights) = (&routing.slot_rows[slots.clone()], &routing.slot_weights[slots]);
                 add_down(
                     set,
-                    PanelRows::cover(&mlp.down, group.expert, first_row, width)
+                    PanelRows::cover(set, &mlp.down, group.expert, first_row, width)
                         .map(|panel| panel.before(first_row + width, Some(next))),
                     inputs,
                     scratch,
@@ -177,7 +196,7 @@ pub(crate) fn feed_forward(
         });
         add_down(
             set,
-            PanelRows::cover(down, 0, first_row, width).map(|panel| panel.before(first_row + width, next)),
+            PanelRows::cover(set, down, 0, first_row, width).map(|panel| panel.before(first_row + width, next)),
             shared_inputs,
             scratch,
             |row| (row, shared.gates[row]),
@@ -207,7 +226,8 @@ impl Hidden<'_> {
         let size = self.mlp.gate.rows;
         let panels = |matrix| {
             let next = self.next.map(|index| Place { matrix, index, row: 0 });
-            PanelRows::cover(matrix, self.index, first_row, TASK_ROWS).map(move |panel| panel.before(size, next))
+            PanelRows::cover(set, matrix, self.index, first_row, set.task_rows())
+                .map(move |panel| panel.before(size, next))
         };
         for (gate, up) in panels(&self.mlp.gate).zip(panels(&self.mlp.up)) {
             scratch.panel.load(set, gate, &self.inputs);
@@ -248,6 +268,23 @@ impl Kernel for SwiGlu<'_> {
     }
 }
 
+/// `sums += weight * values`
+struct AddScaled<'a> {
+    sums: &'a mut [f32],
+    values: &'a [f32],
+    weight: f32,
+}
+
+impl Kernel for AddScaled<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Lanes>(self) {
+        let weight = V::splat(self.weight);
+        zip_in_place::<V>(self.sums, self.values, |sum, value| sum.add(weight.mul(value)));
+    }
+}
+
 /// Adds the products of some down rows to `scratch.sums` (`[rows, TASK_ROWS]`); `target` gives row and weight of an input.
 fn add_down<'a>(
     set: KernelSet,
@@ -256,7 +293,8 @@ fn add_down<'a>(
     scratch: &mut ThreadScratch,
     target: impl Fn(usize) -> (usize, f32),
 ) {
-    for (index, panel) in panels.enumerate() {
+    let mut at = 0;
+    for panel in panels {
         scratch.panel.load(set, panel, &inputs);
         for first_token in (0..inputs.rows()).step_by(TILE_TOKENS) {
             let tokens = scratch
@@ -264,11 +302,15 @@ fn add_down<'a>(
                 .multiply(set, panel, &inputs, first_token, &mut scratch.tile);
             for (token, tile) in scratch.tile.chunks_exact(PANEL_ROWS).take(tokens).enumerate() {
                 let (row, weight) = target(first_token + token);
-                let sums = &mut scratch.sums[row * TASK_ROWS + index * PANEL_ROWS..][..panel.rows];
-                sums.iter_mut()
-                    .zip(tile)
-                    .for_each(|(sum, value)| *sum += weight * value);
+                // Whole vectors: what lies beyond the last row of the last panel is not looked at.
+                let rows = panel.rows.next_multiple_of(LANES);
+                set.run(AddScaled {
+                    sums: &mut scratch.sums[row * TASK_ROWS + at..][..rows],
+                    values: &tile[..rows],
+                    weight,
+                });
             }
         }
+        at += panel.rows;
     }
 }

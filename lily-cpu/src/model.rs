@@ -77,7 +77,7 @@ impl CpuModel {
             threads: (0..threads)
                 .map(|_| ThreadScratch::new(&config, widest, group_size, MAX_ROWS))
                 .collect(),
-            activations: Activations::new(&config, group_size, MAX_ROWS),
+            activations: Activations::new(&config, set, group_size, MAX_ROWS),
             partials: Vec::new(),
             kv: options.kv,
             exact: options.exact,

@@ -19,6 +19,8 @@ pub enum KernelSet {
     AvxVnni,
     /// The same with AVX-512 VNNI, and two weight rows in a 512-bit vector in integer products.
     Avx512Vnni,
+    /// The same, and products of many activations by the matrix unit of AMX (Linux).
+    Avx512VnniAmx,
     /// AArch64.
     Neon,
     /// Plain Rust, on any processor.

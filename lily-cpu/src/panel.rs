@@ -5,17 +5,21 @@
 //! group's integer sum is exact, then `lane += scale * sum; lane += bias * group's sum of activations`, blocks of eight groups in order, then
 //! the sum of the lanes. Either way the bits of an output do not depend on how many rows are multiplied at once.
 
+mod ahead;
 mod direct;
 mod float;
 mod groups;
 mod interleaved;
+mod tiles;
 
 use lily_model::{Encoding, Matrix};
 
+use self::ahead::Ahead;
 use self::direct::DirectTile;
 pub(crate) use self::float::dot_tile;
 use self::float::{DirectFloatTile, FloatTile, float_direct};
 use self::interleaved::{InterleaveRows, InterleavedTile};
+use self::tiles::{TileRows, TiledTile};
 use crate::KernelSet;
 use crate::aligned::Aligned;
 use crate::dequantize::DequantizeRows;
@@ -23,12 +27,29 @@ use crate::quantize::{Layout, QuantizedRows, supports_group};
 #[cfg(doc)]
 use crate::simd::rows::Rows;
 
-/// Weight rows of a panel: whole strips, of six rows as of eight.
-pub(crate) const PANEL_ROWS: usize = 24;
+/// Most weight rows of a panel, and the numbers from one token's outputs to the next's.
+pub(crate) const PANEL_ROWS: usize = 64;
+/// Most weight rows of a task.
+pub(crate) const TASK_ROWS: usize = PANEL_ROWS;
 /// Activation rows of a tile.
 pub(crate) const TILE_TOKENS: usize = 48;
 /// Outputs of a tile, `[TILE_TOKENS, PANEL_ROWS]`.
 pub(crate) type Tile = [f32; TILE_TOKENS * PANEL_ROWS];
+
+impl KernelSet {
+    /// Weight rows of a panel: four tiles of sixteen, or whole strips of six rows as of eight.
+    fn panel_rows(self) -> usize {
+        match self {
+            KernelSet::Avx512VnniAmx => PANEL_ROWS,
+            _ => 24,
+        }
+    }
+
+    /// Weight rows of a task.
+    pub(crate) fn task_rows(self) -> usize {
+        TASK_ROWS / self.panel_rows() * self.panel_rows()
+    }
+}
 
 /// The group size of a matrix that is multiplied in integers where its inputs are quantized.
 pub(crate) fn integer_group_size(matrix: &Matrix) -> Option<usize> {
@@ -59,6 +80,8 @@ pub(crate) struct Inputs<'a> {
     /// The same rows quantized.
     pub(crate) quantized: Option<&'a QuantizedRows>,
     pub(crate) select: Select<'a>,
+    /// The selected rows quantized, one after the other from this one on: what [`Layout::Tiled`] needs of [`Select::Rows`].
+    pub(crate) gathered: Option<(&'a QuantizedRows, usize)>,
 }
 
 impl<'a> Inputs<'a> {
@@ -69,6 +92,7 @@ impl<'a> Inputs<'a> {
             cols,
             quantized,
             select: Select::Range { first: 0, count },
+            gathered: None,
         }
     }
 
@@ -92,6 +116,18 @@ impl<'a> Inputs<'a> {
     fn row(&self, row: usize) -> &'a [f32] {
         let row = self.index(row);
         &self.data[row * self.cols..(row + 1) * self.cols]
+    }
+
+    /// The quantized rows in a place where the selected ones follow each other, and the first of them.
+    ///
+    /// # Panics
+    /// Where rows are selected one by one and were not gathered.
+    fn side_by_side(&self, quantized: &'a QuantizedRows) -> (&'a QuantizedRows, usize) {
+        match (self.gathered, self.select) {
+            (Some(gathered), _) => gathered,
+            (None, Select::Range { first, .. }) => (quantized, first),
+            (None, Select::Rows(_)) => panic!("rows of a tiled layout have to be gathered"),
+        }
     }
 
     /// The quantized rows, where the product with `matrix` is one of integers.
@@ -124,25 +160,28 @@ pub(crate) struct PanelRows<'a> {
 impl<'a> PanelRows<'a> {
     /// The panels that cover `rows` rows from `first_row` on, or what there is of them.
     pub(crate) fn cover(
+        set: KernelSet,
         matrix: &'a Matrix,
         index: usize,
         first_row: usize,
         rows: usize,
     ) -> impl Iterator<Item = PanelRows<'a>> {
         let end = matrix.rows.min(first_row + rows);
-        (first_row..end).step_by(PANEL_ROWS).map(move |first_row| PanelRows {
-            matrix,
-            index,
-            first_row,
-            rows: PANEL_ROWS.min(end - first_row),
-            leaves_at: matrix.rows,
-            next: None,
-        })
+        (first_row..end)
+            .step_by(set.panel_rows())
+            .map(move |first_row| PanelRows {
+                matrix,
+                index,
+                first_row,
+                rows: set.panel_rows().min(end - first_row),
+                leaves_at: matrix.rows,
+                next: None,
+            })
     }
 
     /// Codes, scales and biases of the panel that the thread most likely takes next.
     fn next_panel(&self) -> [&'a [u8]; 3] {
-        let row = self.first_row + PANEL_ROWS;
+        let row = self.first_row + self.rows;
         let place = match self.next {
             _ if row < self.leaves_at => Place {
                 matrix: self.matrix,
@@ -153,7 +192,7 @@ impl<'a> PanelRows<'a> {
             None => return [&[]; 3],
         };
         let matrix = place.matrix;
-        let rows = PANEL_ROWS.min(matrix.rows - place.row);
+        let rows = self.rows.min(matrix.rows - place.row);
         let [codes, scales, biases] = bytes_from(place);
         let scale_bytes = rows * matrix.row_scales(0, 0).len();
         [
@@ -161,6 +200,16 @@ impl<'a> PanelRows<'a> {
             &scales[..scale_bytes],
             biases.get(..scale_bytes).unwrap_or(&[]),
         ]
+    }
+
+    /// The next panel's bytes, which arrive while strips of `strip` rows of this one are multiplied with its first `tokens` tokens.
+    fn ahead(&self, first_token: usize, strip: usize, tokens: usize) -> [Ahead<'a>; 3] {
+        let next = if first_token == 0 {
+            self.next_panel()
+        } else {
+            [&[][..]; 3]
+        };
+        next.map(|bytes| Ahead::new(bytes, self.rows.div_ceil(strip) * tokens))
     }
 
     /// The same rows of a thread that leaves the matrix at row `leaves_at` for `next`.
@@ -177,9 +226,10 @@ impl<'a> PanelRows<'a> {
 pub(crate) struct Panel {
     /// f32 values `[PANEL_ROWS, cols]`.
     values: Aligned<f32>,
-    /// Codes `[strips, blocks, vectors, STRIP]` as [`Rows::unpack_block`] makes them, where a vector has the codes of [`Rows::ROWS`] rows.
+    /// Codes `[strips, blocks, vectors, STRIP]` as [`Rows::unpack_block`] makes them, where a vector has the codes of [`Rows::ROWS`] rows;
+    /// or `[tiles, chunks]` (see [`crate::simd::tiles`]).
     codes: Aligned<u8>,
-    /// `[strips, blocks, STRIP, ROWS, 8]`; 0 beyond the last group.
+    /// `[strips, blocks, STRIP, ROWS, 8]`, or `[tiles, groups, 16]`; 0 beyond the last group.
     scales: Vec<f32>,
     /// As `scales`.
     biases: Vec<f32>,
@@ -201,6 +251,11 @@ impl Panel {
     pub(crate) fn load(&mut self, set: KernelSet, rows: PanelRows<'_>, inputs: &Inputs<'_>) {
         match inputs.integers_for(rows.matrix) {
             Some(quantized) if quantized.layout == Layout::Direct => {}
+            Some(quantized) if quantized.layout == Layout::Tiled => set.run(TileRows {
+                rows,
+                group_size: quantized.group_size,
+                panel: self,
+            }),
             Some(quantized) => set.run(InterleaveRows {
                 rows,
                 group_size: quantized.group_size,
@@ -237,6 +292,18 @@ impl Panel {
                 tokens,
                 tile,
             }),
+            Some(quantized) if quantized.layout == Layout::Tiled => {
+                let (quantized, first_row) = inputs.side_by_side(quantized);
+                set.run(TiledTile {
+                    panel: self,
+                    rows,
+                    quantized,
+                    first_row: first_row + first_token,
+                    first_token,
+                    tokens,
+                    tile,
+                });
+            }
             Some(quantized) => set.run(InterleavedTile {
                 panel: self,
                 rows,

@@ -97,7 +97,7 @@ fn product(set: KernelSet, matrix: &Matrix, index: usize, inputs: &Inputs<'_>) -
     );
     let mut tile: Tile = [f32::NAN; TILE_TOKENS * PANEL_ROWS];
     let mut out = vec![f32::NAN; inputs.rows() * matrix.rows];
-    for rows in PanelRows::cover(matrix, index, 0, matrix.rows) {
+    for rows in PanelRows::cover(set, matrix, index, 0, matrix.rows) {
         panel.load(set, rows, inputs);
         for first in (0..inputs.rows()).step_by(TILE_TOKENS) {
             let tokens = panel.multiply(set, rows, inputs, first, &mut tile);
@@ -174,7 +174,7 @@ fn integer_products_at_every_edge() {
     for group_size in [64, 128] {
         // One group, less than a block of groups, a block, a block and a part.
         for cols in [1, 3, 8, 11].map(|groups| groups * group_size) {
-            for rows in [1, 3, 4, PANEL_ROWS - 1, PANEL_ROWS, PANEL_ROWS + 1] {
+            for rows in [1, 3, 4, 23, 24, 25, PANEL_ROWS - 1, PANEL_ROWS, PANEL_ROWS + 1] {
                 let scale_type = [FloatType::Bf16, FloatType::F16, FloatType::F32][rows % 3];
                 let encoding = Encoding::Affine {
                     bits: 4,
@@ -199,6 +199,10 @@ fn check_integer_products(set: KernelSet, matrix: &Matrix, x: &[f32], tokens: us
     quantized.fill(&mut pool, set, Layout::Interleaved, x, cols);
     let inputs = Inputs::first(tokens, x, cols, Some(&quantized));
     let all = product(set, matrix, 0, &inputs);
+    let mut tiled = QuantizedRows::new(tokens, cols, group_size);
+    tiled.fill(&mut pool, set, Layout::Tiled, x, cols);
+    let inputs_tiled = Inputs::first(tokens, x, cols, Some(&tiled));
+    assert!(product(set, matrix, 0, &inputs_tiled) == all, "{}, tiled", set.name());
     let error = error(matrix, 0, &inputs, &all);
     assert!(error < 2e-5, "{} {}x{cols}: {error}", set.name(), matrix.rows);
     // Any selection of rows, and the direct layout, give the same bits.
@@ -213,6 +217,13 @@ fn check_integer_products(set: KernelSet, matrix: &Matrix, x: &[f32], tokens: us
             ..Inputs::first(tokens, x, cols, Some(quantized))
         };
         assert!(product(set, matrix, 0, &some(&quantized)) == expected, "{count} rows");
+        let mut gathered = QuantizedRows::new(count, cols, group_size);
+        gathered.gather(&mut pool, &tiled, &rows);
+        let some_tiled = Inputs {
+            gathered: Some((&gathered, 0)),
+            ..some(&tiled)
+        };
+        assert!(product(set, matrix, 0, &some_tiled) == expected, "{count} rows, tiled");
         let mut direct = QuantizedRows::new(tokens, cols, group_size);
         direct.fill(&mut pool, set, Layout::Direct, x, cols);
         assert!(
@@ -267,7 +278,7 @@ fn integers_hold_the_largest_codes_and_activations() {
         for value in [3.0f32, -3.0] {
             let x = vec![value; cols];
             let mut quantized = QuantizedRows::new(1, cols, 128);
-            for layout in [Layout::Direct, Layout::Interleaved] {
+            for layout in [Layout::Direct, Layout::Interleaved, Layout::Tiled] {
                 quantized.fill(&mut Pool::new(1).unwrap(), set, layout, &x, cols);
                 let out = product(set, &matrix, 0, &Inputs::first(1, &x, cols, Some(&quantized)));
                 let expected = 15.0 * value * cols as f32;

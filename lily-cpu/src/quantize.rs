@@ -9,6 +9,7 @@ use crate::aligned::Aligned;
 use crate::pool::Pool;
 use crate::shared::SharedMut;
 use crate::simd::rows::Rows;
+use crate::simd::tiles::{CHUNK, TILE, Tiles, TokenTile, place_of};
 use crate::simd::{CACHE_LINE, Kernel, LANES, Lanes};
 
 /// Order of a row's integers: the sums over a group are exact, so the order changes no bit of a result.
@@ -18,10 +19,12 @@ pub(crate) enum Layout {
     Direct,
     /// As [`Rows::block_sums`] takes them, eight groups to a block: for products with an unpacked panel.
     Interleaved,
+    /// As [`Tiles::multiply`] takes them: for products with a panel of tiles.
+    Tiled,
 }
 
-/// Rows of a task, and the most rows that are not worth a parallel region.
-const TASK_ROWS: usize = 4;
+/// Rows of a task: a cache line of [`Layout::Tiled`]'s scales.
+const TASK_ROWS: usize = 16;
 /// `127 * 256 + 127`: two signed bytes hold it.
 const LARGEST: f32 = 32639.0;
 /// The largest group.
@@ -49,15 +52,15 @@ fn row_stride(padded_cols: usize) -> usize {
 }
 
 /// Most rows of a step whose products read the weights' bytes directly: with more, unpacking a panel once pays.
-const DIRECT_ROWS: usize = 4;
+pub(crate) const DIRECT_ROWS: usize = 4;
 
 impl Layout {
     /// The layout for a step of `rows` rows.
-    pub(crate) fn for_rows(rows: usize) -> Layout {
-        if rows <= DIRECT_ROWS {
-            Layout::Direct
-        } else {
-            Layout::Interleaved
+    pub(crate) fn for_rows(set: KernelSet, rows: usize) -> Layout {
+        match set {
+            _ if rows <= DIRECT_ROWS => Layout::Direct,
+            KernelSet::Avx512VnniAmx => Layout::Tiled,
+            _ => Layout::Interleaved,
         }
     }
 }
@@ -69,9 +72,11 @@ pub(crate) struct QuantizedRows {
     pub(crate) layout: Layout,
     /// [`padded_cols`] and [`padded_groups`] of a row, so that finding one takes no division.
     padded: (usize, usize),
+    /// Rows that there is room for, with those of a tile that begins at the last.
+    room: usize,
     /// `[rows, padded_cols]`, [`row_stride`] apart.
     codes: Aligned<i16>,
-    /// Scale of each group, `[rows, padded_groups]`; 0 beyond the last group.
+    /// Scale of each group, `[rows, padded_groups]`, or `[padded_groups, room]` in [`Layout::Tiled`]; 0 beyond the last group.
     scales: Vec<f32>,
     /// Sum of the activations of each group as quantized, laid out like the scales.
     sums: Vec<f32>,
@@ -88,14 +93,16 @@ pub(crate) struct QuantizedRow<'a> {
 impl QuantizedRows {
     /// Room for `rows` rows of up to `cols` columns.
     pub(crate) fn new(rows: usize, cols: usize, group_size: usize) -> QuantizedRows {
+        let room = rows.next_multiple_of(TILE) + TILE;
         QuantizedRows {
             cols,
             group_size,
             layout: Layout::Direct,
             padded: (padded_cols(cols, group_size), padded_groups(cols, group_size)),
-            codes: Aligned::new(rows * row_stride(padded_cols(cols, group_size))),
-            scales: vec![0.0; rows * padded_groups(cols, group_size)],
-            sums: vec![0.0; rows * padded_groups(cols, group_size)],
+            room,
+            codes: Aligned::new(room * row_stride(padded_cols(cols, group_size))),
+            scales: vec![0.0; room * padded_groups(cols, group_size)],
+            sums: vec![0.0; room * padded_groups(cols, group_size)],
         }
     }
 
@@ -110,35 +117,95 @@ impl QuantizedRows {
         }
     }
 
+    /// Sixteen rows from `first` on, in [`Layout::Tiled`].
+    #[inline(always)]
+    pub(crate) fn tile(&self, first: usize) -> TokenTile {
+        let (cols, groups) = self.padded;
+        let stride = row_stride(cols);
+        let codes = &self.codes[first * stride..(first + TILE) * stride];
+        let numbers = first..(groups - 1) * self.room + first + TILE;
+        TokenTile {
+            codes: codes.as_ptr().cast(),
+            codes_stride: stride * size_of::<i16>(),
+            scales: self.scales[numbers.clone()].as_ptr(),
+            sums: self.sums[numbers].as_ptr(),
+            group_stride: self.room,
+        }
+    }
+
+    fn set_shape(&mut self, layout: Layout, cols: usize) {
+        (self.layout, self.cols) = (layout, cols);
+        self.padded = (padded_cols(cols, self.group_size), padded_groups(cols, self.group_size));
+    }
+
     /// Quantizes the rows of `x` (`[rows, cols]`) in place of what was there.
     pub(crate) fn fill(&mut self, pool: &mut Pool, set: KernelSet, layout: Layout, x: &[f32], cols: usize) {
-        self.layout = layout;
-        self.cols = cols;
-        let group_size = self.group_size;
-        let (padded, groups) = (padded_cols(cols, group_size), padded_groups(cols, group_size));
+        self.set_shape(layout, cols);
+        let (padded, groups) = self.padded;
         let stride = row_stride(padded);
-        self.padded = (padded, groups);
         let rows = x.len() / cols;
+        let (row_step, step) = match layout {
+            Layout::Tiled => (1, self.room),
+            Layout::Direct | Layout::Interleaved => (groups, 1),
+        };
+        let group_size = self.group_size;
         let codes = SharedMut::new(&mut self.codes);
         let sums = SharedMut::new(&mut self.sums);
         let scales = SharedMut::new(&mut self.scales);
         pool.run(rows.div_ceil(TASK_ROWS), &|task, _| {
             for row in task * TASK_ROWS..rows.min((task + 1) * TASK_ROWS) {
-                let groups = row * groups..(row + 1) * groups;
                 set.run(QuantizeRow {
                     x: &x[row * cols..(row + 1) * cols],
                     group_size,
                     layout,
                     // SAFETY: each row belongs to one task.
                     codes: unsafe { codes.part(row * stride, padded) },
-                    // SAFETY: as above.
-                    scales: unsafe { scales.part(groups.start, groups.len()) },
-                    // SAFETY: as above.
-                    sums: unsafe { sums.part(groups.start, groups.len()) },
+                    scales,
+                    sums,
+                    places: Places {
+                        first: row * row_step,
+                        step,
+                    },
+                    groups,
                 });
             }
         });
     }
+
+    /// Takes the rows `rows` of `from`, in this order, in place of what was there; all in [`Layout::Tiled`].
+    pub(crate) fn gather(&mut self, pool: &mut Pool, from: &QuantizedRows, rows: &[u32]) {
+        self.set_shape(from.layout, from.cols);
+        let (padded, groups) = self.padded;
+        let (cols, room, stride) = (self.cols, self.room, row_stride(padded));
+        let codes = SharedMut::new(&mut self.codes);
+        let sums = SharedMut::new(&mut self.sums);
+        let scales = SharedMut::new(&mut self.scales);
+        pool.run(rows.len().div_ceil(TASK_ROWS), &|task, _| {
+            let first = task * TASK_ROWS;
+            let rows = &rows[first..rows.len().min(first + TASK_ROWS)];
+            for (place, &row) in rows.iter().enumerate() {
+                // SAFETY: each row belongs to one task.
+                let codes = unsafe { codes.part((first + place) * stride, cols) };
+                codes.copy_from_slice(&from.codes[row as usize * stride..][..cols]);
+            }
+            for group in 0..groups {
+                let to = group * room + first;
+                // SAFETY: as above.
+                let (scales, sums) = unsafe { (scales.part(to, rows.len()), sums.part(to, rows.len())) };
+                for ((scale, sum), &row) in scales.iter_mut().zip(sums).zip(rows) {
+                    let at = group * from.room + row as usize;
+                    (*scale, *sum) = (from.scales[at], from.sums[at]);
+                }
+            }
+        });
+    }
+}
+
+/// Number `group` of a row is at `first + group * step`.
+#[derive(Clone, Copy)]
+struct Places {
+    first: usize,
+    step: usize,
 }
 
 struct QuantizeRow<'a> {
@@ -146,8 +213,23 @@ struct QuantizeRow<'a> {
     group_size: usize,
     layout: Layout,
     codes: &'a mut [i16],
-    scales: &'a mut [f32],
-    sums: &'a mut [f32],
+    scales: SharedMut<'a, f32>,
+    sums: SharedMut<'a, f32>,
+    places: Places,
+    /// With those beyond the last.
+    groups: usize,
+}
+
+impl QuantizeRow<'_> {
+    #[inline(always)]
+    fn set(&self, group: usize, scale: f32, sum: f32) {
+        let at = self.places.first + group * self.places.step;
+        // SAFETY: the places of a row belong to its task.
+        unsafe {
+            *self.scales.item(at) = scale;
+            *self.sums.item(at) = sum;
+        }
+    }
 }
 
 impl Kernel for QuantizeRow<'_> {
@@ -157,8 +239,9 @@ impl Kernel for QuantizeRow<'_> {
     fn run<V: Lanes>(self) {
         let mut group_codes = [0i16; MAX_GROUP];
         let groups = self.x.len() / self.group_size;
-        self.scales[groups..].fill(0.0);
-        self.sums[groups..].fill(0.0);
+        for group in groups..self.groups {
+            self.set(group, 0.0, 0.0);
+        }
         for (group, x) in self.x.chunks_exact(self.group_size).enumerate() {
             let mut largest = V::zero();
             for eight in x.chunks_exact(LANES) {
@@ -174,14 +257,25 @@ impl Kernel for QuantizeRow<'_> {
                 *code = round_to_i16(x * inverse);
                 sum += i32::from(*code);
             }
-            self.scales[group] = largest / LARGEST;
-            self.sums[group] = sum as f32 * self.scales[group];
+            let scale = largest / LARGEST;
+            let group = match self.layout {
+                Layout::Tiled => place_of(group, groups),
+                Layout::Direct | Layout::Interleaved => group,
+            };
+            self.set(group, scale, sum as f32 * scale);
             match self.layout {
                 Layout::Direct => direct_order(group_codes, &mut self.codes[group * self.group_size..]),
                 Layout::Interleaved => {
                     let block = LANES * self.group_size;
                     let block = &mut self.codes[group / LANES * block..(group / LANES + 1) * block];
                     V::Rows::order_group(group_codes, group % LANES, block);
+                }
+                Layout::Tiled => {
+                    let (chunks, _) = group_codes.as_chunks::<CHUNK>();
+                    let (out, _) = self.codes[group * self.group_size..].as_chunks_mut::<CHUNK>();
+                    for (codes, out) in chunks.iter().zip(out) {
+                        V::Tiles::order_chunk(codes, out);
+                    }
                 }
             }
         }

@@ -2,11 +2,11 @@
 
 use lily_model::{MlpConfig, ModelConfig};
 
+use crate::KernelSet;
 use crate::attention::AttentionScratch;
 use crate::delta_net::scan_scratch;
-use crate::mlp::TASK_ROWS;
-use crate::panel::{PANEL_ROWS, Panel, TILE_TOKENS, Tile};
-use crate::quantize::{QuantizedRows, padded_cols};
+use crate::panel::{PANEL_ROWS, Panel, TASK_ROWS, TILE_TOKENS, Tile};
+use crate::quantize::{Layout, QuantizedRows, padded_cols};
 use crate::rope::RotaryTable;
 use crate::router::Routing;
 
@@ -80,13 +80,15 @@ pub(crate) struct QuantizedActivations {
     pub(crate) mixed: QuantizedRows,
     pub(crate) hidden: QuantizedRows,
     pub(crate) shared_hidden: QuantizedRows,
+    /// `normed` for every slot of the routed experts, for kernels that need an expert's rows side by side.
+    pub(crate) gathered: Option<QuantizedRows>,
 }
 
 /// Rows whose logits are computed at once.
 pub(crate) const LOGIT_ROWS: usize = 16;
 
 impl Activations {
-    pub(crate) fn new(config: &ModelConfig, group_size: Option<usize>, rows: usize) -> Activations {
+    pub(crate) fn new(config: &ModelConfig, set: KernelSet, group_size: Option<usize>, rows: usize) -> Activations {
         let (attention, delta_net) = (&config.attention, &config.delta_net);
         let heads = attention.heads * attention.head_dim;
         let kv = attention.kv_heads * attention.head_dim;
@@ -123,6 +125,8 @@ impl Activations {
                 mixed: QuantizedRows::new(rows, values.max(heads), group_size),
                 hidden: QuantizedRows::new(rows * top_k, intermediate, group_size),
                 shared_hidden: QuantizedRows::new(rows, shared, group_size),
+                gathered: (Layout::for_rows(set, rows) == Layout::Tiled)
+                    .then(|| QuantizedRows::new(rows * top_k, config.hidden_size, group_size)),
             }),
         }
     }

@@ -43,7 +43,7 @@ impl Kernel for DirectTile<'_> {
 const CHUNK: usize = 64;
 const CHUNK_BYTES: usize = CHUNK / 2;
 /// How many bytes ahead a product straight from the weights' bytes asks for cache lines: the rows that come next.
-const PREFETCH: usize = 8192;
+const PREFETCH: usize = 4096;
 
 /// The weight rows of a panel as they are in the file.
 struct DirectRows<'a> {
@@ -203,11 +203,7 @@ impl<'a> DirectRows<'a> {
         lanes: &mut [B::Floats; T],
     ) {
         let start = first * CHUNKS * CHUNK_BYTES;
-        for row in 0..B::ROWS {
-            for line in (0..count * CHUNKS * CHUNK_BYTES).step_by(CACHE_LINE) {
-                B::Lanes::prefetch(ahead.wrapping_add(row * self.row_bytes + start + line));
-            }
-        }
+        let ahead = ahead.wrapping_add(start);
         // SAFETY: the caller's promise; groups that are not there are not looked at, and rows of activations have whole blocks of groups.
         unsafe {
             let codes = self.codes.as_ptr().add(row * self.row_bytes + start);
@@ -216,14 +212,14 @@ impl<'a> DirectRows<'a> {
                 *token = x.codes.as_ptr().add(first * CHUNKS * CHUNK);
             }
             let [a, b, c, d, e, f, g, h] = [
-                self.group_sums::<B, T, CHUNKS>(codes, tokens, 0, count),
-                self.group_sums::<B, T, CHUNKS>(codes, tokens, 1, count),
-                self.group_sums::<B, T, CHUNKS>(codes, tokens, 2, count),
-                self.group_sums::<B, T, CHUNKS>(codes, tokens, 3, count),
-                self.group_sums::<B, T, CHUNKS>(codes, tokens, 4, count),
-                self.group_sums::<B, T, CHUNKS>(codes, tokens, 5, count),
-                self.group_sums::<B, T, CHUNKS>(codes, tokens, 6, count),
-                self.group_sums::<B, T, CHUNKS>(codes, tokens, 7, count),
+                self.group_sums::<B, T, CHUNKS>(codes, ahead, tokens, 0, count),
+                self.group_sums::<B, T, CHUNKS>(codes, ahead, tokens, 1, count),
+                self.group_sums::<B, T, CHUNKS>(codes, ahead, tokens, 2, count),
+                self.group_sums::<B, T, CHUNKS>(codes, ahead, tokens, 3, count),
+                self.group_sums::<B, T, CHUNKS>(codes, ahead, tokens, 4, count),
+                self.group_sums::<B, T, CHUNKS>(codes, ahead, tokens, 5, count),
+                self.group_sums::<B, T, CHUNKS>(codes, ahead, tokens, 6, count),
+                self.group_sums::<B, T, CHUNKS>(codes, ahead, tokens, 7, count),
             ];
             let weights = self.groups::<B>(row, first, count);
             for t in 0..T {
@@ -241,6 +237,7 @@ impl<'a> DirectRows<'a> {
     unsafe fn group_sums<B: Rows, const T: usize, const CHUNKS: usize>(
         &self,
         codes: *const u8,
+        ahead: *const u8,
         x: [*const i16; T],
         group: usize,
         count: usize,
@@ -254,6 +251,12 @@ impl<'a> DirectRows<'a> {
                     let weights = B::load_nibbles(codes.add(chunk * CHUNK_BYTES), self.row_bytes);
                     for t in 0..T {
                         sums[t] = B::settle(dot_chunk::<B>(sums[t], &weights, x[t].add(chunk * CHUNK)));
+                    }
+                    // A chunk of two rows has as many bytes as a line: every other chunk asks for a line of the first row or of the second. One of one
+                    // row has half of them.
+                    let (row, line) = (chunk % 2, chunk / 2 * CACHE_LINE);
+                    if row < B::ROWS {
+                        sums[0] = B::settle_and_prefetch(sums[0], ahead.wrapping_add(row * self.row_bytes + line));
                     }
                 }
             }

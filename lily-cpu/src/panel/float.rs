@@ -4,13 +4,13 @@ use lily_model::{Encoding, Matrix};
 
 use super::groups::scale_type;
 use super::{Inputs, PANEL_ROWS, PanelRows, Tile};
-use crate::quantize::Layout;
+use crate::quantize::DIRECT_ROWS;
 use crate::simd::{Kernel, LANES, Lanes};
 
 /// Whether products in f32 are made straight from the weights' bytes: for few rows, and codes that vectors are quickly made of.
 pub(super) fn float_direct(matrix: &Matrix, inputs: &Inputs<'_>) -> bool {
     let quick = matches!(matrix.encoding, Encoding::Affine { bits: 4 | 8, .. });
-    quick && Layout::for_rows(inputs.rows()) == Layout::Direct
+    quick && inputs.rows() <= DIRECT_ROWS
 }
 
 /// A tile straight from the weights' bytes: the operations of [`FloatTile`] on the values of [`DequantizeRows`], in the same order.

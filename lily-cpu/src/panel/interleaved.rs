@@ -4,7 +4,7 @@ use super::groups::{Groups, add_groups, scale_type, some_scales, store_sums};
 use super::{Inputs, PANEL_ROWS, Panel, PanelRows, Tile};
 use crate::quantize::{QuantizedRow, QuantizedRows, padded_cols, padded_groups};
 use crate::simd::rows::Rows;
-use crate::simd::{CACHE_LINE, Kernel, LANES, Lanes, STRIP_ROWS};
+use crate::simd::{Kernel, LANES, Lanes, STRIP_ROWS};
 
 /// Unpacks rows of 4-bit codes into a panel.
 pub(super) struct InterleaveRows<'a> {
@@ -96,14 +96,7 @@ impl Kernel for InterleavedTile<'_> {
         let row_bytes = padded_cols(cols, group_size) * V::Rows::CODE_BYTES;
         let token_row = |token: usize| self.quantized.row(self.inputs.index(self.first_token + token));
         let rows = V::Rows::STRIP * V::Rows::ROWS;
-        // The next panel's bytes arrive while this one is multiplied with its first tokens.
-        let next = if self.first_token == 0 {
-            self.rows.next_panel()
-        } else {
-            [&[][..]; 3]
-        };
-        let parts = self.rows.rows.div_ceil(rows) * self.tokens;
-        let mut ahead = next.map(|bytes| Ahead::new(bytes, parts));
+        let mut ahead = self.rows.ahead(self.first_token, rows, self.tokens);
         for row in (0..self.rows.rows).step_by(rows) {
             let strip = Strip {
                 codes: &self.panel.codes[row * row_bytes..(row + rows) * row_bytes],
@@ -138,33 +131,6 @@ impl Kernel for InterleavedTile<'_> {
                 token += step;
             }
         }
-    }
-}
-
-/// Bytes that are asked for bit by bit.
-struct Ahead<'a> {
-    left: &'a [u8],
-    /// Bytes of a part.
-    part: usize,
-}
-
-impl<'a> Ahead<'a> {
-    /// `bytes` in `parts` parts.
-    fn new(bytes: &'a [u8], parts: usize) -> Self {
-        Ahead {
-            left: bytes,
-            part: bytes.len().div_ceil(parts),
-        }
-    }
-
-    /// Asks for the next `parts` parts, or what there is of them.
-    #[inline(always)]
-    fn ask<V: Lanes>(&mut self, parts: usize) {
-        let (now, left) = self.left.split_at(self.left.len().min(self.part * parts));
-        for line in (0..now.len()).step_by(CACHE_LINE) {
-            V::prefetch(now.as_ptr().wrapping_add(line));
-        }
-        self.left = left;
     }
 }
 

@@ -1,13 +1,15 @@
-//! AVX2 and FMA, with one of three ways to multiply integers.
+//! AVX2 and FMA, with one of some ways to multiply integers.
 
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
+use super::amx::Amx;
 use super::avx512::Wide;
 use super::rows::{One, Rows, strip_sums};
+use super::tiles::{PlainTiles, Tiles};
 use super::{LANES, Lanes, STRIP_ROWS};
 
-/// Eight lanes; `D` multiplies 16-bit integers. The sums are exact, so all three ways give the same bits.
+/// Eight lanes; `D` multiplies 16-bit integers. The sums are exact, so all ways give the same bits.
 #[derive(Clone, Copy)]
 pub(crate) struct F32x8<D>(pub(super) __m256, PhantomData<D>);
 
@@ -21,6 +23,7 @@ impl<D> F32x8<D> {
 /// `sums + a * b` as in [`Lanes::dot_add`].
 pub(crate) trait DotAdd: Copy {
     type Rows: Rows<Lanes = F32x8<Self>>;
+    type Tiles: Tiles;
     /// # Safety
     /// The processor has the instruction.
     unsafe fn dot_add(sums: __m256i, a: __m256i, b: __m256i) -> __m256i;
@@ -50,9 +53,13 @@ pub(crate) struct AvxVnni;
 /// `vpdpwssd` of AVX-512 VNNI with 256-bit vectors.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512Vnni;
+/// The same, and products with many activations by the matrix unit.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx512VnniAmx;
 
 impl DotAdd for MultiplyThenAdd {
     type Rows = One<F32x8<Self>>;
+    type Tiles = PlainTiles<F32x8<Self>>;
 
     #[inline(always)]
     unsafe fn dot_add(sums: __m256i, a: __m256i, b: __m256i) -> __m256i {
@@ -83,6 +90,7 @@ impl DotAdd for MultiplyThenAdd {
 
 impl DotAdd for AvxVnni {
     type Rows = One<F32x8<Self>>;
+    type Tiles = PlainTiles<F32x8<Self>>;
 
     #[inline(always)]
     unsafe fn dot_add(sums: __m256i, a: __m256i, b: __m256i) -> __m256i {
@@ -92,12 +100,24 @@ impl DotAdd for AvxVnni {
 }
 
 impl DotAdd for Avx512Vnni {
-    type Rows = Wide;
+    type Rows = Wide<Self>;
+    type Tiles = PlainTiles<F32x8<Self>>;
 
     #[inline(always)]
     unsafe fn dot_add(sums: __m256i, a: __m256i, b: __m256i) -> __m256i {
         // SAFETY: the caller's promise.
         unsafe { _mm256_dpwssd_epi32(sums, a, b) }
+    }
+}
+
+impl DotAdd for Avx512VnniAmx {
+    type Rows = Wide<Self>;
+    type Tiles = Amx;
+
+    #[inline(always)]
+    unsafe fn dot_add(sums: __m256i, a: __m256i, b: __m256i) -> __m256i {
+        // SAFETY: the caller's promise.
+        unsafe { Avx512Vnni::dot_add(sums, a, b) }
     }
 }
 
@@ -231,6 +251,7 @@ impl<D: DotAdd> Lanes for F32x8<D> {
     }
 
     type Rows = D::Rows;
+    type Tiles = D::Tiles;
     type Codes = __m256i;
     type Sums = __m256i;
 
@@ -283,6 +304,11 @@ impl<D: DotAdd> Lanes for F32x8<D> {
     fn settle(sums: __m256i) -> __m256i {
         // SAFETY: as in `lanes`.
         unsafe { settle(sums) }
+    }
+    #[inline(always)]
+    fn settle_and_prefetch(sums: __m256i, line: *const u8) -> __m256i {
+        // SAFETY: as in `lanes`.
+        unsafe { settle_and_prefetch(sums, line) }
     }
     #[inline(always)]
     unsafe fn strip_sums<const T: usize>(
@@ -392,6 +418,23 @@ unsafe fn strip_sums_of_two(weights: *const i16, x: [*const i16; 2], vectors: us
 fn settle(mut sums: __m256i) -> __m256i {
     // SAFETY: no instruction.
     unsafe { std::arch::asm!("/* {0} */", inout(ymm_reg) sums, options(pure, nomem, nostack, preserves_flags)) };
+    sums
+}
+
+/// As [`settle`], and a prefetch; loads stay on their side of it as well.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn settle_and_prefetch(mut sums: __m256i, line: *const u8) -> __m256i {
+    // SAFETY: a prefetch of an address that is not mapped does nothing.
+    unsafe {
+        std::arch::asm!(
+            "prefetcht0 [{line}]",
+            "/* {sums} */",
+            sums = inout(ymm_reg) sums,
+            line = in(reg) line,
+            options(nostack, preserves_flags),
+        );
+    }
     sums
 }
 

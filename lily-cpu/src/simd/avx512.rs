@@ -2,12 +2,14 @@
 //! and the 16 bits of an activation two bytes.
 
 use std::arch::x86_64::*;
+use std::marker::PhantomData;
 
 use super::LANES;
-use super::avx2::{Avx512Vnni, F32x8, both};
+use super::avx2::{DotAdd, F32x8, both};
 use super::rows::Rows;
 
-pub(crate) struct Wide;
+/// Two rows side by side; `D` as in [`F32x8`].
+pub(crate) struct Wide<D>(PhantomData<D>);
 
 /// Bytes of a vector.
 const VECTOR: usize = 64;
@@ -27,8 +29,8 @@ macro_rules! add_interleaved {
     };
 }
 
-impl Rows for Wide {
-    type Lanes = F32x8<Avx512Vnni>;
+impl<D: DotAdd> Rows for Wide<D> {
+    type Lanes = F32x8<D>;
     type Codes = __m512i;
     type Sums = __m512i;
     type Floats = __m512;
@@ -67,21 +69,11 @@ impl Rows for Wide {
         let half = block.len() / 2;
         for (chunk, codes) in codes.chunks_exact(32).enumerate() {
             let (mut high, mut low) = ([0i16; 16], [0i16; 16]);
-            // SAFETY: 32 codes are read, 32 bytes written twice. Packing takes words of eight codes in the order 0, 2, 1, 3.
+            // SAFETY: 32 codes are read, 32 bytes written twice.
             unsafe {
-                let a = _mm256_loadu_si256(codes.as_ptr().cast());
-                let b = _mm256_loadu_si256(codes.as_ptr().add(16).cast());
-                let (rounding, byte) = (_mm256_set1_epi16(128), _mm256_set1_epi16(255));
-                let highs = _mm256_packs_epi16(
-                    _mm256_srai_epi16::<8>(_mm256_add_epi16(a, rounding)),
-                    _mm256_srai_epi16::<8>(_mm256_add_epi16(b, rounding)),
-                );
-                let lows = _mm256_packus_epi16(_mm256_and_si256(a, byte), _mm256_and_si256(b, byte));
-                // Of each word the even codes, then the odd ones.
-                let apart =
-                    _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15));
-                _mm256_storeu_si256(high.as_mut_ptr().cast(), _mm256_shuffle_epi8(highs, apart));
-                _mm256_storeu_si256(low.as_mut_ptr().cast(), _mm256_shuffle_epi8(lows, apart));
+                let (highs, lows) = bytes_in_order(codes.as_ptr());
+                _mm256_storeu_si256(high.as_mut_ptr().cast(), highs);
+                _mm256_storeu_si256(low.as_mut_ptr().cast(), lows);
             }
             for (place, word) in [0, 2, 1, 3].into_iter().enumerate() {
                 for step in 0..2 {
@@ -177,6 +169,10 @@ impl Rows for Wide {
         wide!(settle(sums))
     }
     #[inline(always)]
+    fn settle_and_prefetch(sums: __m512i, line: *const u8) -> __m512i {
+        wide!(settle_and_prefetch(sums, line))
+    }
+    #[inline(always)]
     fn from_sums(sums: __m512i) -> __m512 {
         wide!(_mm512_cvtepi32_ps(sums))
     }
@@ -236,9 +232,32 @@ impl Rows for Wide {
     }
 }
 
+/// The high and the low bytes of 32 codes, both signed: the high bytes are rounded. Words of eight come in the order 0, 2, 1, 3, each first the
+/// even ones of its bytes, then the odd ones.
+///
+/// # Safety
+/// `codes` points to 32 numbers.
+#[inline(always)]
+pub(super) unsafe fn bytes_in_order(codes: *const i16) -> (__m256i, __m256i) {
+    // SAFETY: the caller's promise, and the processor has AVX2 (see `Lanes`).
+    unsafe {
+        let a = _mm256_loadu_si256(codes.cast());
+        let b = _mm256_loadu_si256(codes.add(16).cast());
+        let (rounding, byte) = (_mm256_set1_epi16(128), _mm256_set1_epi16(255));
+        // Packing takes the quarters in turns from both, which gives the words' order.
+        let highs = _mm256_packs_epi16(
+            _mm256_srai_epi16::<8>(_mm256_add_epi16(a, rounding)),
+            _mm256_srai_epi16::<8>(_mm256_add_epi16(b, rounding)),
+        );
+        let lows = _mm256_packus_epi16(_mm256_and_si256(a, byte), _mm256_and_si256(b, byte));
+        let apart = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15));
+        (_mm256_shuffle_epi8(highs, apart), _mm256_shuffle_epi8(lows, apart))
+    }
+}
+
 /// Transposes eight rows of eight 32-bit words in each half.
 #[inline(always)]
-fn transpose(r: [__m512i; 8]) -> [__m512i; 8] {
+pub(super) fn transpose(r: [__m512i; 8]) -> [__m512i; 8] {
     wide!({
         let (a0, a1) = both!(_mm512_unpacklo_epi32, _mm512_unpackhi_epi32, r[0], r[1]);
         let (a2, a3) = both!(_mm512_unpacklo_epi32, _mm512_unpackhi_epi32, r[2], r[3]);
@@ -270,5 +289,22 @@ fn transpose(r: [__m512i; 8]) -> [__m512i; 8] {
 fn settle(mut sums: __m512i) -> __m512i {
     // SAFETY: no instruction.
     unsafe { std::arch::asm!("/* {0} */", inout(zmm_reg) sums, options(pure, nomem, nostack, preserves_flags)) };
+    sums
+}
+
+/// As in `avx2`.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn settle_and_prefetch(mut sums: __m512i, line: *const u8) -> __m512i {
+    // SAFETY: a prefetch of an address that is not mapped does nothing.
+    unsafe {
+        std::arch::asm!(
+            "prefetcht0 [{line}]",
+            "/* {sums} */",
+            sums = inout(zmm_reg) sums,
+            line = in(reg) line,
+            options(nostack, preserves_flags),
+        );
+    }
     sums
 }

@@ -1,6 +1,8 @@
 //! Eight f32 lanes, the same in every instruction set, so that each kernel is written once.
 
 #[cfg(target_arch = "x86_64")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -9,6 +11,7 @@ pub(crate) mod math;
 mod neon;
 mod portable;
 pub(crate) mod rows;
+pub(crate) mod tiles;
 
 use crate::{CpuError, KernelSet};
 
@@ -72,6 +75,8 @@ pub(crate) trait Lanes: Copy {
 
     /// Vectors of integer products.
     type Rows: rows::Rows<Lanes = Self>;
+    /// Tiles of integer products.
+    type Tiles: tiles::Tiles;
     /// Sixteen 16-bit integers.
     type Codes: Copy;
     /// Eight 32-bit sums.
@@ -94,6 +99,13 @@ pub(crate) trait Lanes: Copy {
     #[inline(always)]
     fn settle(sums: Self::Sums) -> Self::Sums {
         sums
+    }
+    /// The same, and asks for a cache line, of any address, at this place among the loads: the compiler would gather all requests and all loads
+    /// of a block, and then they wait for each other.
+    #[inline(always)]
+    fn settle_and_prefetch(sums: Self::Sums, line: *const u8) -> Self::Sums {
+        Self::prefetch(line);
+        Self::settle(sums)
     }
     /// The 4-bit codes of eight groups side by side. `groups` has the codes of each group as the file has them, in `bytes` bytes
     /// (32 or 64); vector `4 w + q` of `out`, vectors being `stride` numbers apart, has in lane `i` the codes `8 w + q` and
@@ -147,7 +159,8 @@ pub(crate) trait Kernel {
 
 impl KernelSet {
     /// Every set; on a processor that runs several, the first of them is the fastest.
-    const BEST_FIRST: [KernelSet; 5] = [
+    const BEST_FIRST: [KernelSet; 6] = [
+        KernelSet::Avx512VnniAmx,
         KernelSet::Avx512Vnni,
         KernelSet::AvxVnni,
         KernelSet::Avx2,
@@ -185,10 +198,12 @@ impl KernelSet {
                     && is_x86_feature_detected!("avx512vl")
                     && is_x86_feature_detected!("avx512vnni")
             }
+            #[cfg(target_arch = "x86_64")]
+            KernelSet::Avx512VnniAmx => KernelSet::Avx512Vnni.available() && amx::available(),
             KernelSet::Neon => cfg!(target_arch = "aarch64"),
             KernelSet::Portable => true,
             #[cfg(not(target_arch = "x86_64"))]
-            KernelSet::Avx2 | KernelSet::AvxVnni | KernelSet::Avx512Vnni => false,
+            KernelSet::Avx2 | KernelSet::AvxVnni | KernelSet::Avx512Vnni | KernelSet::Avx512VnniAmx => false,
         }
     }
 
@@ -198,6 +213,7 @@ impl KernelSet {
             KernelSet::Avx2 => "AVX2",
             KernelSet::AvxVnni => "AVX2 and AVX-VNNI",
             KernelSet::Avx512Vnni => "AVX2 and AVX-512 VNNI",
+            KernelSet::Avx512VnniAmx => "AVX2, AVX-512 VNNI and AMX",
             KernelSet::Neon => "NEON",
             KernelSet::Portable => "portable",
         }
@@ -216,6 +232,9 @@ impl KernelSet {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: `checked` found these as well.
             KernelSet::Avx512Vnni => unsafe { run_avx512_vnni(kernel) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: `checked` found these as well.
+            KernelSet::Avx512VnniAmx => unsafe { run_avx512_vnni_amx(kernel) },
             #[cfg(target_arch = "aarch64")]
             KernelSet::Neon => kernel.run::<neon::F32x8>(),
             _ => kernel.run::<portable::F32x8>(),
@@ -239,6 +258,13 @@ fn run_avx_vnni<K: Kernel>(kernel: K) -> K::Output {
 #[target_feature(enable = "avx2,fma,avx512f,avx512vl,avx512vnni")]
 fn run_avx512_vnni<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<avx2::F32x8<avx2::Avx512Vnni>>()
+}
+
+// AMX itself is written in assembly, which needs no feature of the compiler.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,avx512f,avx512vl,avx512vnni")]
+fn run_avx512_vnni_amx<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run::<avx2::F32x8<avx2::Avx512VnniAmx>>()
 }
 
 #[cfg(test)]

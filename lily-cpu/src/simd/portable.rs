@@ -108,6 +108,7 @@ impl Lanes for F32x8 {
     }
 
     type Rows = super::rows::One<Self>;
+    type Tiles = super::tiles::PlainTiles<Self>;
     type Codes = [i16; 2 * LANES];
     type Sums = [i32; LANES];
 

@@ -56,6 +56,8 @@ pub(crate) trait Rows {
     fn totals(sums: [Self::Sums; LANES]) -> Self::Sums;
     /// As [`Lanes::settle`].
     fn settle(sums: Self::Sums) -> Self::Sums;
+    /// As [`Lanes::settle_and_prefetch`].
+    fn settle_and_prefetch(sums: Self::Sums, line: *const u8) -> Self::Sums;
     fn from_sums(sums: Self::Sums) -> Self::Floats;
     fn zero() -> Self::Floats;
     /// # Safety
@@ -147,6 +149,10 @@ impl<V: Lanes> Rows for One<V> {
     #[inline(always)]
     fn settle(sums: V::Sums) -> V::Sums {
         V::settle(sums)
+    }
+    #[inline(always)]
+    fn settle_and_prefetch(sums: V::Sums, line: *const u8) -> V::Sums {
+        V::settle_and_prefetch(sums, line)
     }
     #[inline(always)]
     fn from_sums(sums: V::Sums) -> V {
