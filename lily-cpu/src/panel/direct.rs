@@ -23,7 +23,7 @@ impl Kernel for DirectTile<'_> {
 
     #[inline(always)]
     fn run<V: Lanes>(self) {
-        let weights = DirectRows::new(self.rows, self.quantized.group_size);
+        let weights = DirectRows::new::<V>(self.rows, self.quantized.group_size);
         let row = |token: usize| self.quantized.row(self.inputs.index(self.first_token + token));
         let mut token = 0;
         while token < self.tokens {
@@ -42,8 +42,6 @@ impl Kernel for DirectTile<'_> {
 /// Columns that are multiplied together, and their bytes.
 const CHUNK: usize = 64;
 const CHUNK_BYTES: usize = CHUNK / 2;
-/// How many bytes ahead a product straight from the weights' bytes asks for cache lines: the rows that come next.
-const PREFETCH: usize = 4096;
 
 /// The weight rows of a panel as they are in the file.
 struct DirectRows<'a> {
@@ -56,7 +54,7 @@ struct DirectRows<'a> {
     scale_bytes: usize,
     scale_type: FloatType,
     group_size: usize,
-    /// Where what comes [`PREFETCH`] bytes after a row of the panel is.
+    /// Where what comes [`Lanes::PREFETCH`] bytes after a row of the panel is.
     ahead: Ahead<'a>,
 }
 
@@ -67,13 +65,14 @@ struct Ahead<'a> {
     here: [&'a [u8]; 3],
     there: Option<[&'a [u8]; 3]>,
     leaves_at: usize,
-    /// Rows of [`PREFETCH`] bytes.
+    /// Rows of [`Lanes::PREFETCH`] bytes.
     rows: usize,
 }
 
 impl<'a> DirectRows<'a> {
     // Looked up once for a panel: a row of 512 columns takes less time than finding its slices.
-    fn new(panel: PanelRows<'a>, group_size: usize) -> DirectRows<'a> {
+    #[inline(always)]
+    fn new<V: Lanes>(panel: PanelRows<'a>, group_size: usize) -> DirectRows<'a> {
         let matrix = panel.matrix;
         let (row_bytes, scale_bytes) = (matrix.row_bytes(), matrix.row_scales(0, 0).len());
         let here = bytes_from(Place {
@@ -94,7 +93,7 @@ impl<'a> DirectRows<'a> {
                 here,
                 there: panel.next.map(bytes_from),
                 leaves_at: panel.leaves_at - panel.first_row,
-                rows: PREFETCH / row_bytes,
+                rows: V::PREFETCH / row_bytes,
             },
         }
     }
@@ -171,7 +170,7 @@ impl<'a> DirectRows<'a> {
         lanes
     }
 
-    /// Asks for the scales and biases that come [`PREFETCH`] bytes of codes after row `row`; where the codes do is returned.
+    /// Asks for the scales and biases that come [`Lanes::PREFETCH`] bytes of codes after row `row`; where the codes do is returned.
     #[inline(always)]
     fn prefetch_scales<B: Rows>(&self, row: usize) -> *const u8 {
         let ahead = row + self.ahead.rows;

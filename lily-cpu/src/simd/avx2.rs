@@ -24,6 +24,10 @@ impl<D> F32x8<D> {
 pub(crate) trait DotAdd: Copy {
     type Rows: Rows<Lanes = F32x8<Self>>;
     type Tiles: Tiles;
+    /// [`Lanes::PREFETCH`]
+    const PREFETCH: usize = 8192;
+    /// Whether the lines are asked for into the second-level cache, which has room for more that are on their way, and not into the first.
+    const SECOND_LEVEL: bool = false;
     /// # Safety
     /// The processor has the instruction.
     unsafe fn dot_add(sums: __m256i, a: __m256i, b: __m256i) -> __m256i;
@@ -113,6 +117,8 @@ impl DotAdd for Avx512Vnni {
 impl DotAdd for Avx512VnniAmx {
     type Rows = Wide<Self>;
     type Tiles = Amx;
+    const PREFETCH: usize = 4096;
+    const SECOND_LEVEL: bool = true;
 
     #[inline(always)]
     unsafe fn dot_add(sums: __m256i, a: __m256i, b: __m256i) -> __m256i {
@@ -250,6 +256,7 @@ impl<D: DotAdd> Lanes for F32x8<D> {
         lanes!(_mm256_and_ps(self.0, mask))
     }
 
+    const PREFETCH: usize = D::PREFETCH;
     type Rows = D::Rows;
     type Tiles = D::Tiles;
     type Codes = __m256i;

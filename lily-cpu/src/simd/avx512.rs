@@ -170,7 +170,11 @@ impl<D: DotAdd> Rows for Wide<D> {
     }
     #[inline(always)]
     fn settle_and_prefetch(sums: __m512i, line: *const u8) -> __m512i {
-        wide!(settle_and_prefetch(sums, line))
+        wide!(if D::SECOND_LEVEL {
+            settle_and_prefetch_second(sums, line)
+        } else {
+            settle_and_prefetch(sums, line)
+        })
     }
     #[inline(always)]
     fn from_sums(sums: __m512i) -> __m512 {
@@ -292,19 +296,25 @@ fn settle(mut sums: __m512i) -> __m512i {
     sums
 }
 
-/// As in `avx2`.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn settle_and_prefetch(mut sums: __m512i, line: *const u8) -> __m512i {
-    // SAFETY: a prefetch of an address that is not mapped does nothing.
-    unsafe {
-        std::arch::asm!(
-            "prefetcht0 [{line}]",
-            "/* {sums} */",
-            sums = inout(zmm_reg) sums,
-            line = in(reg) line,
-            options(nostack, preserves_flags),
-        );
-    }
-    sums
+/// As [`settle`], and a prefetch with `$instruction`.
+macro_rules! settle_and_prefetch {
+    ($name:ident, $instruction:literal) => {
+        #[inline]
+        #[target_feature(enable = "avx512f")]
+        fn $name(mut sums: __m512i, line: *const u8) -> __m512i {
+            // SAFETY: a prefetch of an address that is not mapped does nothing.
+            unsafe {
+                std::arch::asm!(
+                    concat!($instruction, " [{line}]"),
+                    "/* {sums} */",
+                    sums = inout(zmm_reg) sums,
+                    line = in(reg) line,
+                    options(nostack, preserves_flags),
+                );
+            }
+            sums
+        }
+    };
 }
+settle_and_prefetch!(settle_and_prefetch, "prefetcht0");
+settle_and_prefetch!(settle_and_prefetch_second, "prefetcht1");

@@ -73,6 +73,8 @@ pub(crate) trait Lanes: Copy {
         unsafe { Self::load(lanes.as_ptr()) }
     }
 
+    /// How many bytes ahead a product straight from the weights' bytes asks for cache lines: the rows that come next.
+    const PREFETCH: usize = 8192;
     /// Vectors of integer products.
     type Rows: rows::Rows<Lanes = Self>;
     /// Tiles of integer products.
