@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 
 const LINE: usize = 64;
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 struct Line([u8; LINE]);
 
@@ -16,6 +16,7 @@ impl Number for i16 {}
 impl Number for f32 {}
 
 /// A buffer of numbers, zero at first.
+#[derive(Clone, Debug)]
 pub(crate) struct Aligned<T> {
     lines: Vec<Line>,
     len: usize,

@@ -3,6 +3,7 @@
 use lily_model::{MlpConfig, ModelConfig};
 
 use crate::KernelSet;
+use crate::aligned::Aligned;
 use crate::attention::AttentionScratch;
 use crate::delta_net::scan_scratch;
 use crate::panel::{PANEL_ROWS, Panel, TASK_ROWS, TILE_TOKENS, Tile};
@@ -20,7 +21,7 @@ pub(crate) struct ThreadScratch {
     /// Sums of a feed-forward task `[rows, TASK_ROWS]`.
     pub(crate) sums: Vec<f32>,
     pub(crate) attention: AttentionScratch,
-    pub(crate) scan: Vec<f32>,
+    pub(crate) scan: Aligned<f32>,
 }
 
 impl ThreadScratch {
@@ -34,7 +35,7 @@ impl ThreadScratch {
             second_tile: Box::new([0.0; TILE_TOKENS * PANEL_ROWS]),
             sums: vec![0.0; rows * TASK_ROWS],
             attention: AttentionScratch::new(&config.attention),
-            scan: vec![0.0; scan_scratch(&config.delta_net)],
+            scan: Aligned::new(scan_scratch(&config.delta_net)),
         }
     }
 }

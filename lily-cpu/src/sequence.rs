@@ -5,6 +5,7 @@ use std::sync::Arc;
 use lily_model::{LayerKind, ModelConfig};
 
 use crate::KvPrecision;
+use crate::aligned::Aligned;
 use crate::kv::KvCache;
 
 /// One conversation's state at one position: the KV cache of the attention layers, the convolution and recurrent states of the
@@ -32,7 +33,7 @@ pub(crate) struct DeltaNetState {
     /// The last inputs of the convolution `[conv_kernel - 1, conv_channels]`, oldest first.
     pub(crate) conv: Vec<f32>,
     /// `[value_heads, value_dim / block, key_dim, block]` (see [`crate::delta_net::state_block`]).
-    pub(crate) recurrent: Vec<f32>,
+    pub(crate) recurrent: Aligned<f32>,
 }
 
 /// Numbers of a layer's convolution and recurrent states.
@@ -53,7 +54,7 @@ impl Sequence {
             }
             LayerKind::DeltaNet => LayerState::DeltaNet(DeltaNetState {
                 conv: vec![0.0; conv],
-                recurrent: vec![0.0; recurrent],
+                recurrent: Aligned::new(recurrent),
             }),
         });
         Sequence {
@@ -98,8 +99,8 @@ impl Sequence {
                     }
                 }
                 LayerState::DeltaNet(state) => {
-                    for numbers in [&state.conv, &state.recurrent] {
-                        piece(numbers.as_ptr() as usize, size_of_val(&numbers[..]));
+                    for numbers in [&state.conv[..], &state.recurrent] {
+                        piece(numbers.as_ptr() as usize, size_of_val(numbers));
                     }
                 }
             }
