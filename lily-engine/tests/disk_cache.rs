@@ -5,13 +5,23 @@ mod toy;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
 use lily_engine::{DiskOptions, DiskStatus, Engine, EngineError, EngineOptions};
 use tempfile::TempDir;
-use toy::{Toy, cold, collect, engine, prompt, request, run};
+use toy::{Log, Toy, cold, collect, prompt, request, run};
 
 const REPLY: usize = 20;
+
+/// Written while a child is started: until its program runs it has every file that is open here, and a directory that was locked stays so.
+static STARTING: RwLock<()> = RwLock::new(());
+
+/// [`toy::engine`], whose directory is not in the hands of a child that is being started.
+fn engine(toy: Toy, options: EngineOptions) -> (Engine, Arc<Mutex<Log>>) {
+    let _none_starts = STARTING.read().unwrap();
+    toy::engine(toy, options)
+}
 
 fn options(directory: &Path) -> EngineOptions {
     EngineOptions {
@@ -352,12 +362,14 @@ fn a_kill_in_the_midst_of_a_write_leaves_nothing_damaged() {
     let (mut hit, mut rounds) = (0, 0);
     while hit < 2 || rounds < 6 {
         assert!(began.elapsed() < Duration::from_secs(60), "no kill hit a write");
+        let starting = STARTING.write().unwrap();
         let mut child = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "child_that_writes", "--ignored"])
             .env(CHILD, directory.path())
             .stdout(std::process::Stdio::null())
             .spawn()
             .unwrap();
+        drop(starting);
         // Once it is at work, at a time that differs each round.
         while snapshots(directory.path()).is_empty() && began.elapsed() < Duration::from_secs(60) {
             std::thread::sleep(Duration::from_millis(1));

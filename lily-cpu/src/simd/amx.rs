@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 
 use super::avx512::{bytes_in_order, transpose};
-use super::tiles::{CHUNK, CHUNK_BYTES, TILE, Tiles, TokenTile, WeightTile, lane_groups};
+use super::tiles::{CHUNK, CHUNK_BYTES, TILE, Tiles, TokenTile, WeightTile};
 use super::{CACHE_LINE, LANES};
 
 /// Tiles of AMX, everything else with AVX-512.
@@ -278,6 +278,12 @@ macro_rules! store_tiles {
             options(nostack, preserves_flags),
         )
     };
+}
+
+/// Groups of lane `lane`.
+#[inline(always)]
+fn lane_groups(lane: usize, groups: usize) -> usize {
+    groups / LANES + usize::from(lane < groups % LANES)
 }
 
 /// Starts the integer sums of one group of all sixteen rows and tokens.

@@ -21,12 +21,6 @@ pub(crate) fn place_of(group: usize, groups: usize) -> usize {
     lane * (groups / LANES) + lane.min(groups % LANES) + block
 }
 
-/// Groups of lane `lane`.
-#[inline(always)]
-pub(super) fn lane_groups(lane: usize, groups: usize) -> usize {
-    groups / LANES + usize::from(lane < groups % LANES)
-}
-
 /// Sixteen weight rows.
 #[derive(Clone, Copy)]
 pub(crate) struct WeightTile {
