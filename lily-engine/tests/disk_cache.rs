@@ -14,7 +14,8 @@ use toy::{Log, Toy, cold, collect, prompt, request, run};
 
 const REPLY: usize = 20;
 
-/// Written while a child is started: until its program runs it has every file that is open here, and a directory that was locked stays so.
+/// Written while a child is started: until its program runs (which is later than `spawn` returns) it has every file that is open here, and a
+/// directory that was locked stays so.
 static STARTING: RwLock<()> = RwLock::new(());
 
 /// [`toy::engine`], whose directory is not in the hands of a child that is being started.
@@ -369,11 +370,11 @@ fn a_kill_in_the_midst_of_a_write_leaves_nothing_damaged() {
             .stdout(std::process::Stdio::null())
             .spawn()
             .unwrap();
-        drop(starting);
         // Once it is at work, at a time that differs each round.
         while snapshots(directory.path()).is_empty() && began.elapsed() < Duration::from_secs(60) {
             std::thread::sleep(Duration::from_millis(1));
         }
+        drop(starting);
         std::thread::sleep(Duration::from_micros(20_000 + 7_919 * rounds));
         child.kill().unwrap();
         child.wait().unwrap();
