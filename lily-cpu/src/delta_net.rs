@@ -1,5 +1,7 @@
 //! Gated DeltaNet: the short convolution and the gated delta rule.
 
+use std::mem::MaybeUninit;
+
 use lily_model::DeltaNetConfig;
 
 use crate::simd::math::{dot, sigmoid_scalar, silu, softplus_scalar, zip_in_place};
@@ -53,9 +55,10 @@ impl Kernel for Convolve<'_> {
         assert!(self.first_channel + self.channel_count <= self.channels && self.channel_count.is_multiple_of(LANES));
         assert!(history < MAX_CONV_KERNEL && self.channel_count <= CONV_CHANNELS);
         let channels = (self.first_channel..self.first_channel + self.channel_count).step_by(LANES);
-        let mut newest = [[0.0; CONV_CHANNELS]; MAX_CONV_KERNEL - 1];
+        // Not filled: a decoded token would pay for all of it.
+        let mut newest = [const { MaybeUninit::<[f32; CONV_CHANNELS]>::uninit() }; MAX_CONV_KERNEL - 1];
         // SAFETY: `state` and `rows` have `channels` columns, this task alone has these channels, every row index is below `history` or
-        // `row_count`, and `newest` has room for each channel of the task.
+        // `row_count`, and `newest` has room for each channel of the task, of which those are read that were written.
         unsafe {
             // Row `index` of the state followed by the chunk.
             let raw = |index: usize| {
@@ -67,7 +70,7 @@ impl Kernel for Convolve<'_> {
             };
             for (age, newest) in newest.iter_mut().enumerate().take(history) {
                 let from = raw(self.row_count + age).add(self.first_channel);
-                from.copy_to_nonoverlapping(newest.as_mut_ptr(), self.channel_count);
+                from.copy_to_nonoverlapping(newest.as_mut_ptr().cast(), self.channel_count);
             }
             // Backwards, because a row's inputs are the rows before it; row by row, because a column's numbers are pages apart.
             for row in (0..self.row_count).rev() {
@@ -82,7 +85,7 @@ impl Kernel for Convolve<'_> {
             }
             for (age, newest) in newest.iter().enumerate().take(history) {
                 let to = self.state.add(age * self.channels + self.first_channel);
-                to.copy_from_nonoverlapping(newest.as_ptr(), self.channel_count);
+                to.copy_from_nonoverlapping(newest.as_ptr().cast(), self.channel_count);
             }
         }
     }

@@ -63,16 +63,13 @@ pub(crate) fn feed_forward(
     } = workers;
     let mut no_hidden = [];
     let (experts, routing, hidden, quantized, gathered) = match routed {
-        Some(routed) => {
-            let RoutedExperts { mlp, routing, .. } = routed;
-            (
-                Some(mlp),
-                Some(routing),
-                routed.hidden,
-                routed.quantized,
-                routed.gathered,
-            )
-        }
+        Some(RoutedExperts {
+            mlp,
+            routing,
+            hidden,
+            quantized,
+            gathered,
+        }) => (Some(mlp), Some(routing), hidden, quantized, gathered),
         None => (None, None, &mut no_hidden[..], None, None),
     };
     let groups: &[ExpertRows] = routing.map_or(&[], |routing| &routing.groups);

@@ -23,8 +23,8 @@ pub(crate) enum Layout {
     Tiled,
 }
 
-/// Rows of a task: a cache line of [`Layout::Tiled`]'s scales.
-const TASK_ROWS: usize = 16;
+/// Rows of a task, and the most rows that are not worth a parallel region.
+const TASK_ROWS: usize = 4;
 /// `127 * 256 + 127`: two signed bytes hold it.
 const LARGEST: f32 = 32639.0;
 /// The largest group.
@@ -180,9 +180,9 @@ impl QuantizedRows {
         let codes = SharedMut::new(&mut self.codes);
         let sums = SharedMut::new(&mut self.sums);
         let scales = SharedMut::new(&mut self.scales);
-        pool.run(rows.len().div_ceil(TASK_ROWS), &|task, _| {
-            let first = task * TASK_ROWS;
-            let rows = &rows[first..rows.len().min(first + TASK_ROWS)];
+        pool.run(rows.len().div_ceil(TILE), &|task, _| {
+            let first = task * TILE;
+            let rows = &rows[first..rows.len().min(first + TILE)];
             for (place, &row) in rows.iter().enumerate() {
                 // SAFETY: each row belongs to one task.
                 let codes = unsafe { codes.part((first + place) * stride, cols) };

@@ -25,7 +25,7 @@ pub(crate) trait DotAdd: Copy {
     type Rows: Rows<Lanes = F32x8<Self>>;
     type Tiles: Tiles;
     /// [`Lanes::PREFETCH`]
-    const PREFETCH: usize = 8192;
+    const PREFETCH: usize = super::PREFETCH;
     /// Whether the lines are asked for into the second-level cache, which has room for more that are on their way, and not into the first.
     const SECOND_LEVEL: bool = false;
     /// # Safety

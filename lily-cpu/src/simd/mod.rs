@@ -19,6 +19,8 @@ use crate::{CpuError, KernelSet};
 pub(crate) const LANES: usize = 8;
 /// Bytes that a prefetch brings.
 pub(crate) const CACHE_LINE: usize = 64;
+/// [`Lanes::PREFETCH`] where nothing better was measured.
+const PREFETCH: usize = 8192;
 /// Weight rows of [`Lanes::strip_sums`]: with two rows of activations, twelve sums and what they are made of fill sixteen registers.
 pub(crate) const STRIP_ROWS: usize = 6;
 
@@ -74,7 +76,7 @@ pub(crate) trait Lanes: Copy {
     }
 
     /// How many bytes ahead a product straight from the weights' bytes asks for cache lines: the rows that come next.
-    const PREFETCH: usize = 8192;
+    const PREFETCH: usize = PREFETCH;
     /// Vectors of integer products.
     type Rows: rows::Rows<Lanes = Self>;
     /// Tiles of integer products.
@@ -187,7 +189,8 @@ impl KernelSet {
         }
     }
 
-    fn available(self) -> bool {
+    /// Whether this processor runs the set, and the system lets this process use it.
+    pub fn available(self) -> bool {
         match self {
             #[cfg(target_arch = "x86_64")]
             KernelSet::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
