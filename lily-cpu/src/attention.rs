@@ -5,10 +5,9 @@
 
 use lily_model::AttentionConfig;
 
-use crate::kv::{BLOCK_TOKENS, KvBlock, KvRows, Part, ReadRows};
+use crate::kv::{BLOCK_TOKENS, KvBlock, KvRows, Part};
 
 use crate::norm::rms_norm_in_place;
-use crate::panel::dot_tile;
 use crate::rope::RotaryTable;
 use crate::simd::math::{exp, sigmoid, zip_in_place};
 use crate::simd::{Kernel, LANES, Lanes};
@@ -17,6 +16,11 @@ use crate::simd::{Kernel, LANES, Lanes};
 pub(crate) const SPAN: usize = BLOCK_TOKENS;
 /// Keys of a tile: its keys and values stay in the cache nearest to the core.
 const TILE: usize = 32;
+/// Rows and keys whose dot products are computed together: eight sums.
+const ROWS: usize = 2;
+const KEYS: usize = LANES / ROWS;
+/// Rows to which values are added together.
+const VALUE_ROWS: usize = 4;
 /// Query tokens of one task in prefill.
 pub(crate) const QUERY_TOKENS: usize = 8;
 
@@ -172,7 +176,7 @@ impl Kernel for Attend<'_> {
         scratch.total.reset();
         let end = queries.position + queries.tokens();
         for (span, block) in blocks.iter().enumerate().take(end.div_ceil(SPAN)) {
-            attend_span::<V>(&queries, block, span, scratch);
+            attend_span::<V>(&queries, block, blocks.get(span + 1).map(|next| &**next), span, scratch);
             merge::<V>(&scratch.span, &mut scratch.total);
         }
         write_gated::<V>(&queries, &scratch.total, out, first_row);
@@ -183,6 +187,8 @@ impl Kernel for Attend<'_> {
 pub(crate) struct AttendSpan<'a> {
     pub(crate) queries: Queries<'a>,
     pub(crate) block: &'a KvBlock,
+    /// The block of the next span.
+    pub(crate) next: Option<&'a KvBlock>,
     pub(crate) span: usize,
     /// Room for `heads / kv_heads` rows.
     pub(crate) partial: &'a mut Partial,
@@ -195,7 +201,7 @@ impl Kernel for AttendSpan<'_> {
     #[inline(always)]
     fn run<V: Lanes>(self) {
         self.queries.load::<V>(self.scratch);
-        attend_span::<V>(&self.queries, self.block, self.span, self.scratch);
+        attend_span::<V>(&self.queries, self.block, self.next, self.span, self.scratch);
         let rows = self.queries.group();
         self.partial.max.copy_from_slice(&self.scratch.span.max[..rows]);
         self.partial.sum.copy_from_slice(&self.scratch.span.sum[..rows]);
@@ -228,9 +234,39 @@ impl Kernel for MergeSpans<'_> {
     }
 }
 
-/// Computes `scratch.span`: the rows in `scratch.queries` over the keys of one span, as far as each row may look.
+/// Memory that is asked for line by line while other things are computed.
+struct Ahead {
+    next: *const u8,
+    step: usize,
+}
+
+impl Ahead {
+    /// The bytes of some rows, in `steps` steps.
+    fn new(block: &KvBlock, rows: KvRows, steps: usize) -> Ahead {
+        let (next, bytes) = block.place(rows);
+        Ahead {
+            next,
+            step: bytes / steps,
+        }
+    }
+
+    #[inline(always)]
+    fn ask<V: Lanes>(&mut self) {
+        V::prefetch(self.next);
+        self.next = self.next.wrapping_add(self.step);
+    }
+}
+
+/// Computes `scratch.span`: the rows in `scratch.queries` over the keys of one span, as far as each row may look. The span that comes
+/// after it is in `next`.
 #[inline(always)]
-fn attend_span<V: Lanes>(queries: &Queries<'_>, block: &KvBlock, span: usize, scratch: &mut AttentionScratch) {
+fn attend_span<V: Lanes>(
+    queries: &Queries<'_>,
+    block: &KvBlock,
+    next: Option<&KvBlock>,
+    span: usize,
+    scratch: &mut AttentionScratch,
+) {
     let AttentionScratch {
         queries: rows,
         keys,
@@ -244,28 +280,24 @@ fn attend_span<V: Lanes>(queries: &Queries<'_>, block: &KvBlock, span: usize, sc
     let row_count = group * tokens;
     partial.reset();
     let span_end = SPAN.min(queries.position + tokens - span * SPAN);
+    let part = |part, first, count| KvRows {
+        head: queries.kv_head,
+        part,
+        first,
+        count,
+        head_dim,
+    };
     for first in (0..span_end).step_by(TILE) {
         let count = TILE.min(span_end - first);
-        for (part, to) in [(Part::Keys, &mut *keys), (Part::Values, &mut *values)] {
-            ReadRows {
-                block,
-                rows: KvRows {
-                    head: queries.kv_head,
-                    part,
-                    first,
-                    count,
-                    head_dim,
-                },
-                out: to,
-            }
-            .run::<V>();
-        }
-        score_tile::<V>(
-            &rows[..row_count * head_dim],
-            &keys[..count.next_multiple_of(4) * head_dim],
-            head_dim,
-            scores,
+        let values_there = part(Part::Values, first, count);
+        let fours = count.next_multiple_of(KEYS);
+        let mut ahead = Ahead::new(
+            block,
+            values_there,
+            (fours / KEYS) * row_count.div_ceil(ROWS) * (head_dim / LANES),
         );
+        let keys = block.rows::<V>(part(Part::Keys, first, fours), keys);
+        score_tile::<V>(&rows[..row_count * head_dim], keys, head_dim, scores, &mut ahead);
         for (token, scores) in scores.chunks_exact_mut(group * TILE).take(tokens).enumerate() {
             // Keys of this tile that the token may see: its own and those before.
             let visible = (queries.position + token + 1)
@@ -275,34 +307,61 @@ fn attend_span<V: Lanes>(queries: &Queries<'_>, block: &KvBlock, span: usize, sc
                 soften::<V>(scores, visible, token * group + head, partial);
             }
         }
-        add_values::<V>(&scores[..row_count * TILE], &values[..count * head_dim], partial);
+        let (block_of_next, first_of_next) = if first + TILE < SPAN {
+            (block, first + TILE)
+        } else {
+            (next.unwrap_or(block), 0)
+        };
+        let mut ahead = Ahead::new(
+            block_of_next,
+            part(Part::Keys, first_of_next, TILE),
+            count * row_count.div_ceil(VALUE_ROWS) * (head_dim / (2 * LANES)),
+        );
+        let values = block.rows::<V>(values_there, values);
+        add_values::<V>(&scores[..row_count * TILE], values, partial, &mut ahead);
     }
 }
 
 /// `scores[row * TILE + key] = rows[row] . keys[key]`
 #[inline(always)]
-fn score_tile<V: Lanes>(rows: &[f32], keys: &[f32], head_dim: usize, scores: &mut [f32]) {
+fn score_tile<V: Lanes>(rows: &[f32], keys: &[f32], head_dim: usize, scores: &mut [f32], ahead: &mut Ahead) {
     let row_count = rows.len() / head_dim;
     let row = |row: usize| &rows[row * head_dim..(row + 1) * head_dim];
-    for (four, keys) in keys.chunks_exact(4 * head_dim).enumerate() {
-        let mut first = 0;
-        while first < row_count {
-            if row_count - first >= 3 {
-                let sums = dot_tile::<V, 4, 3>(keys, [row(first), row(first + 1), row(first + 2)]);
-                for (key, sums) in sums.iter().enumerate() {
-                    for (i, sum) in sums.iter().enumerate() {
-                        scores[(first + i) * TILE + 4 * four + key] = *sum;
-                    }
-                }
-                first += 3;
-            } else {
-                for (key, sums) in dot_tile::<V, 4, 1>(keys, [row(first)]).iter().enumerate() {
-                    scores[first * TILE + 4 * four + key] = sums[0];
-                }
-                first += 1;
+    for (four, keys) in keys.chunks_exact(KEYS * head_dim).enumerate() {
+        for first in (0..row_count).step_by(ROWS) {
+            let second = (first + 1).min(row_count - 1);
+            let sums = products::<V>([row(first), row(second)], keys, ahead);
+            for (row, sums) in [first, second].into_iter().zip(sums.chunks_exact(KEYS)) {
+                scores[row * TILE + KEYS * four..][..KEYS].copy_from_slice(sums);
             }
         }
     }
+}
+
+/// Dot products of two rows with four keys, row by row: as many sums as an instruction set with sixteen registers holds.
+#[inline(always)]
+fn products<V: Lanes>(rows: [&[f32]; ROWS], keys: &[f32], ahead: &mut Ahead) -> [f32; ROWS * KEYS] {
+    let head_dim = rows[0].len();
+    assert!(head_dim.is_multiple_of(LANES) && rows[1].len() == head_dim && keys.len() == KEYS * head_dim);
+    let mut sums = [V::zero(); ROWS * KEYS];
+    for at in (0..head_dim).step_by(LANES) {
+        // SAFETY: `at + LANES` is at most `head_dim`, the length of every row and key.
+        unsafe {
+            ahead.ask::<V>();
+            let rows = rows.map(|row| V::load(row.as_ptr().add(at)));
+            for key in 0..KEYS {
+                let key_lanes = V::load(keys.as_ptr().add(key * head_dim + at));
+                for (row, lanes) in rows.iter().enumerate() {
+                    let sum = &mut sums[row * KEYS + key];
+                    *sum = key_lanes.mul_add(*lanes, *sum);
+                }
+            }
+        }
+    }
+    let mut totals = [0.0; ROWS * KEYS];
+    // SAFETY: room for eight numbers.
+    unsafe { V::sums(sums).store(totals.as_mut_ptr()) };
+    totals
 }
 
 /// Turns the scores of one row into weights relative to its new maximum, and rescales what the row has gathered so far.
@@ -367,20 +426,20 @@ fn scale_in_place<V: Lanes>(x: &mut [f32], factor: f32) {
 
 /// `partial.out[row] += sum over keys of weights[row, key] * values[key]`, in the order of the keys.
 #[inline(always)]
-fn add_values<V: Lanes>(weights: &[f32], values: &[f32], partial: &mut Partial) {
+fn add_values<V: Lanes>(weights: &[f32], values: &[f32], partial: &mut Partial, ahead: &mut Ahead) {
     let head_dim = partial.head_dim;
     let rows = weights.len() / TILE;
     let mut row = 0;
     while row < rows {
-        let many = rows - row >= 4;
+        let many = rows - row >= VALUE_ROWS;
         for column in (0..head_dim).step_by(2 * LANES) {
             if many {
-                add_values_tile::<V, 4>(&weights[row * TILE..], values, row, column, partial);
+                add_values_tile::<V, VALUE_ROWS>(&weights[row * TILE..], values, row, column, partial, ahead);
             } else {
-                add_values_tile::<V, 1>(&weights[row * TILE..], values, row, column, partial);
+                add_values_tile::<V, 1>(&weights[row * TILE..], values, row, column, partial, ahead);
             }
         }
-        row += if many { 4 } else { 1 };
+        row += if many { VALUE_ROWS } else { 1 };
     }
 }
 
@@ -392,6 +451,7 @@ fn add_values_tile<V: Lanes, const R: usize>(
     row: usize,
     column: usize,
     partial: &mut Partial,
+    ahead: &mut Ahead,
 ) {
     let head_dim = partial.head_dim;
     let keys = values.len() / head_dim;
@@ -403,6 +463,7 @@ fn add_values_tile<V: Lanes, const R: usize>(
         let mut sums: [[V; 2]; R] =
             std::array::from_fn(|r| std::array::from_fn(|n| V::load(partial.out.as_ptr().add(out(r, n)))));
         for key in 0..keys {
+            ahead.ask::<V>();
             let from = values.as_ptr().add(key * head_dim + column);
             let value = [V::load(from), V::load(from.add(LANES))];
             for (r, sums) in sums.iter_mut().enumerate() {

@@ -109,6 +109,7 @@ impl Case {
                     set.run(AttendSpan {
                         queries,
                         block: &blocks[span],
+                        next: blocks.get(span + 1).map(|next| &**next),
                         span,
                         partial: &mut partial,
                         scratch: &mut scratch,

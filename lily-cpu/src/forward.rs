@@ -364,10 +364,12 @@ impl CpuModel {
             for row in 0..rows {
                 let (spans, row_tasks) = (spans(row), config.kv_heads * spans(row));
                 if index < row_tasks {
+                    let (blocks, span) = (batch.cache(row, layer).blocks(), index % spans);
                     set.run(AttendSpan {
                         queries: query(row, index / spans),
-                        block: &batch.cache(row, layer).blocks()[index % spans],
-                        span: index % spans,
+                        block: &blocks[span],
+                        next: blocks.get(span + 1).map(|next| &**next),
+                        span,
                         // SAFETY: each partial belongs to one task.
                         partial: unsafe { partials.item(task) },
                         // SAFETY: the pool gives a thread number to one task at a time.
@@ -379,21 +381,19 @@ impl CpuModel {
             }
         });
         let partials = &self.partials;
-        let mut first = 0;
-        for row in 0..rows {
-            for kv_head in 0..config.kv_heads {
-                let partials = &partials[first..first + spans(row)];
-                first += partials.len();
-                set.run(MergeSpans {
-                    queries: query(row, kv_head),
-                    partials,
-                    out,
-                    first_row: row,
-                    // SAFETY: no region runs.
-                    scratch: unsafe { &mut threads.item(0).attention },
-                });
-            }
-        }
+        let first_span = |row: usize| (0..row).map(|row| config.kv_heads * spans(row)).sum::<usize>();
+        self.pool.run(rows * config.kv_heads, &|task, thread| {
+            let (row, kv_head) = (task / config.kv_heads, task % config.kv_heads);
+            let first = first_span(row) + kv_head * spans(row);
+            set.run(MergeSpans {
+                queries: query(row, kv_head),
+                partials: &partials[first..first + spans(row)],
+                out,
+                first_row: row,
+                // SAFETY: the pool gives a thread number to one task at a time.
+                scratch: unsafe { &mut threads.item(thread).attention },
+            });
+        });
     }
 
     fn run_mlp(&mut self, rows: usize, mlp: &Mlp) {

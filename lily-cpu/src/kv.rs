@@ -53,32 +53,29 @@ impl KvBlock {
             KvBlock::F32(data) => size_of_val(&data[..]),
         }
     }
-}
 
-/// Reads rows of a block as f32 into `out`.
-pub(crate) struct ReadRows<'a> {
-    pub(crate) block: &'a KvBlock,
-    pub(crate) rows: KvRows,
-    pub(crate) out: &'a mut [f32],
-}
+    /// Where some rows lie: their address and bytes.
+    pub(crate) fn place(&self, rows: KvRows) -> (*const u8, usize) {
+        match self {
+            KvBlock::Bf16(data) => (data[rows.range()].as_ptr().cast(), 2 * rows.range().len()),
+            KvBlock::F32(data) => (data[rows.range()].as_ptr().cast(), 4 * rows.range().len()),
+        }
+    }
 
-impl Kernel for ReadRows<'_> {
-    type Output = ();
-
+    /// Some rows as f32: where they are, or in `room` if they have to be converted.
     #[inline(always)]
-    fn run<V: Lanes>(self) {
-        match self.block {
+    pub(crate) fn rows<'a, V: Lanes>(&'a self, rows: KvRows, room: &'a mut [f32]) -> &'a [f32] {
+        match self {
             KvBlock::Bf16(data) => {
-                let rows = &data[self.rows.range()];
-                for (from, to) in rows.chunks_exact(LANES).zip(self.out.chunks_exact_mut(LANES)) {
+                let data = &data[rows.range()];
+                let room = &mut room[..data.len()];
+                for (from, to) in data.chunks_exact(LANES).zip(room.chunks_exact_mut(LANES)) {
                     // SAFETY: both chunks hold eight numbers.
                     unsafe { V::load_bf16(from.as_ptr().cast()).store(to.as_mut_ptr()) };
                 }
+                room
             }
-            KvBlock::F32(data) => {
-                let rows = &data[self.rows.range()];
-                self.out[..rows.len()].copy_from_slice(rows);
-            }
+            KvBlock::F32(data) => &data[rows.range()],
         }
     }
 }

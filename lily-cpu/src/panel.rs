@@ -16,7 +16,6 @@ use lily_model::{Encoding, Matrix};
 
 use self::ahead::Ahead;
 use self::direct::DirectTile;
-pub(crate) use self::float::dot_tile;
 use self::float::{DirectFloatTile, FloatTile, float_direct};
 use self::interleaved::{InterleaveRows, InterleavedTile};
 use self::tiles::{TileRows, TiledTile};

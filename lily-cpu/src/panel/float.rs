@@ -149,7 +149,7 @@ fn float_rows<V: Lanes, const T: usize>(values: &[f32], x: [&[f32]; T], out: &mu
 
 /// Dot products of `R` contiguous rows `w` with `T` rows `x`. `x` rows have the same length, a multiple of [`LANES`].
 #[inline(always)]
-pub(crate) fn dot_tile<V: Lanes, const R: usize, const T: usize>(w: &[f32], x: [&[f32]; T]) -> [[f32; T]; R] {
+fn dot_tile<V: Lanes, const R: usize, const T: usize>(w: &[f32], x: [&[f32]; T]) -> [[f32; T]; R] {
     let cols = x[0].len();
     assert!(cols.is_multiple_of(LANES) && w.len() == R * cols && x.iter().all(|x| x.len() == cols));
     let mut sums = [[V::zero(); T]; R];
