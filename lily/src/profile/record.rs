@@ -48,13 +48,17 @@ pub struct Recorded {
 /// Runs `step` some times to warm up, then `rounds` times each way in turns; the profile of medium length is kept.
 pub fn record(backend: &mut AnyBackend, step: Step, rounds: usize) -> Result<Recorded, BackendError> {
     const WARM_UP: usize = 2;
-    let before = prepare(backend, step.context)?;
+    // A decode step follows others: the one before it is run each time, and not measured. It is the one that copies what the snapshot shares.
+    let lead = usize::from(step.decode && step.context > 0);
+    let before = prepare(backend, step.context - lead)?;
     let mut plain = Vec::with_capacity(rounds);
     let mut profiles = Vec::with_capacity(rounds);
     for round in 0..WARM_UP + rounds {
-        let took = run(backend, &before, step)?;
+        let mut sequence = ready(backend, &before, step, lead)?;
+        let took = run(backend, &mut sequence, step)?;
+        let mut sequence = ready(backend, &before, step, lead)?;
         start(backend);
-        let whole = run(backend, &before, step);
+        let whole = run(backend, &mut sequence, step);
         let events = stop(backend);
         let whole = whole?;
         if round >= WARM_UP {
@@ -81,22 +85,37 @@ fn prepare(backend: &mut AnyBackend, context: usize) -> Result<<AnyBackend as Ba
     backend.snapshot(&sequence)
 }
 
-/// The step on a copy of the state, which is not timed.
-fn run(
+/// A copy of the state, moved on to the step by `lead` decode steps.
+fn ready(
     backend: &mut AnyBackend,
     before: &<AnyBackend as Backend>::Snapshot,
     step: Step,
-) -> Result<Duration, BackendError> {
-    let mut sequence: AnySequence = backend.restore(before)?;
-    let tokens = measure::prompt(step.context + step.rows, backend.vocab_size()).split_off(step.context);
+    lead: usize,
+) -> Result<AnySequence, BackendError> {
+    let mut sequence = backend.restore(before)?;
+    for token in tokens(backend, step.context - lead, lead) {
+        let sequence = &mut sequence;
+        backend.decode(&mut [DecodeStep { sequence, token }])?;
+    }
+    Ok(sequence)
+}
+
+/// The time of the step.
+fn run(backend: &mut AnyBackend, sequence: &mut AnySequence, step: Step) -> Result<Duration, BackendError> {
+    let tokens = tokens(backend, step.context, step.rows);
     let started = Instant::now();
     if step.decode {
-        let (sequence, token) = (&mut sequence, tokens[0]);
+        let token = tokens[0];
         backend.decode(&mut [DecodeStep { sequence, token }])?;
     } else {
-        backend.prefill(&mut sequence, &tokens, PrefillLogits::Last)?;
+        backend.prefill(sequence, &tokens, PrefillLogits::Last)?;
     }
     Ok(started.elapsed())
+}
+
+/// `count` tokens of the prompt from `first` on.
+fn tokens(backend: &AnyBackend, first: usize, count: usize) -> Vec<u32> {
+    measure::prompt(first + count, backend.vocab_size()).split_off(first)
 }
 
 fn start(backend: &mut AnyBackend) {
@@ -110,7 +129,6 @@ fn stop(backend: &mut AnyBackend) -> Vec<Event> {
     match backend {
         AnyBackend::Cpu(model) => {
             let spans = model.stop_profile();
-            // The profile starts before the state is copied.
             let begin = spans.first().map_or(Duration::ZERO, |span| span.start);
             let event = |span: &lily_cpu::Span| Event {
                 operation: span.operation.into(),
