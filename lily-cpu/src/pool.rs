@@ -15,6 +15,9 @@ use crate::CpuError;
 /// How long a worker looks for the next region before it sleeps. Regions of one step follow each other within a few microseconds.
 const SPIN: Duration = Duration::from_micros(50);
 
+/// A thread takes one in so many of the tasks that are left in its share.
+const PARTS: usize = 8;
+
 /// Set in [`Control::state`] while threads may join the region.
 const OPEN: u64 = 1 << 31;
 /// One region, in the upper half of [`Control::state`]; the lower half counts the workers inside.
@@ -53,22 +56,45 @@ struct Share(AtomicU64);
 impl Share {
     fn set(&self, tasks: Range<usize>) {
         // Read after `Control::state`, which orders it.
-        self.0
-            .store((tasks.end as u64) << 32 | tasks.start as u64, Ordering::Relaxed);
+        self.0.store(word(&tasks), Ordering::Relaxed);
     }
 
-    /// The first task, or the last.
-    fn take(&self, last: bool) -> Option<usize> {
-        let split = |share: u64| ((share & u64::from(u32::MAX)) as usize, (share >> 32) as usize);
-        let taken = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |share| {
-            let (first, end) = split(share);
-            (first < end).then(|| if last { share - (1 << 32) } else { share + 1 })
-        });
-        taken.ok().map(|share| {
-            let (first, end) = split(share);
-            if last { end - 1 } else { first }
+    /// Some of the first tasks: fewer and fewer, since an atomic operation keeps a processor from reading ahead.
+    fn take_first(&self) -> Option<Range<usize>> {
+        self.take(|first, end| {
+            let taken = first..first + (end - first).div_ceil(PARTS);
+            (taken.clone(), taken.end..end)
         })
     }
+
+    /// The last task.
+    fn take_last(&self) -> Option<usize> {
+        let taken = self.take(|first, end| (end - 1..end, first..end - 1));
+        taken.map(|taken| taken.start)
+    }
+
+    /// What `split` takes of the tasks that are left, if there are any; what it leaves is its second answer.
+    fn take(&self, split: impl Fn(usize, usize) -> (Range<usize>, Range<usize>)) -> Option<Range<usize>> {
+        let mut share = self.0.load(Ordering::Relaxed);
+        loop {
+            let (first, end) = ((share & u64::from(u32::MAX)) as usize, (share >> 32) as usize);
+            if first >= end {
+                return None;
+            }
+            let (taken, left) = split(first, end);
+            match self
+                .0
+                .compare_exchange_weak(share, word(&left), Ordering::Relaxed, Ordering::Relaxed)
+            {
+                Ok(_) => return Some(taken),
+                Err(changed) => share = changed,
+            }
+        }
+    }
+}
+
+fn word(tasks: &Range<usize>) -> u64 {
+    (tasks.end as u64) << 32 | tasks.start as u64
 }
 
 // SAFETY: `region` is written only while no region is open and no worker is inside (`Pool::run` takes `&mut self` and waits for
@@ -174,11 +200,11 @@ impl Control {
     fn take_tasks(&self, task: &Task<'_>, thread: usize) {
         let (before, own) = self.shares.split_at(thread);
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            while let Some(index) = own[0].take(false) {
-                task(index, thread);
+            while let Some(indices) = own[0].take_first() {
+                indices.for_each(|index| task(index, thread));
             }
             for other in own[1..].iter().chain(before) {
-                while let Some(index) = other.take(true) {
+                while let Some(index) = other.take_last() {
                     task(index, thread);
                 }
             }

@@ -8,6 +8,7 @@ use crate::KernelSet;
 use crate::aligned::Aligned;
 use crate::pool::Pool;
 use crate::shared::SharedMut;
+use crate::simd::direct::Direct;
 use crate::simd::rows::Rows;
 use crate::simd::tiles::{CHUNK, TILE, Tiles, TokenTile, place_of};
 use crate::simd::{CACHE_LINE, Kernel, LANES, Lanes};
@@ -15,7 +16,7 @@ use crate::simd::{CACHE_LINE, Kernel, LANES, Lanes};
 /// Order of a row's integers: the sums over a group are exact, so the order changes no bit of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Layout {
-    /// As [`Lanes::load_nibbles`] gives the codes: for products straight from the weights' bytes.
+    /// As [`Direct::block_sums`] takes them: for products straight from the weights' bytes.
     Direct,
     /// As [`Rows::block_sums`] takes them, eight groups to a block: for products with an unpacked panel.
     Interleaved,
@@ -264,7 +265,12 @@ impl Kernel for QuantizeRow<'_> {
             };
             self.set(group, scale, sum as f32 * scale);
             match self.layout {
-                Layout::Direct => direct_order(group_codes, &mut self.codes[group * self.group_size..]),
+                Layout::Direct => {
+                    let (chunks, _) = group_codes.as_chunks::<CHUNK>();
+                    for (chunk, codes) in chunks.iter().enumerate() {
+                        V::Direct::order_chunk(codes, group * chunks.len() + chunk, self.codes);
+                    }
+                }
                 Layout::Interleaved => {
                     let block = LANES * self.group_size;
                     let block = &mut self.codes[group / LANES * block..(group / LANES + 1) * block];
@@ -286,15 +292,4 @@ impl Kernel for QuantizeRow<'_> {
 #[inline(always)]
 fn round_to_i16(x: f32) -> i16 {
     (x + 12_582_912.0).to_bits() as i16
-}
-
-#[inline(always)]
-fn direct_order(codes: &[i16], out: &mut [i16]) {
-    for (codes, out) in codes.chunks_exact(64).zip(out.chunks_exact_mut(64)) {
-        for (vector, out) in out.chunks_exact_mut(16).enumerate() {
-            for (lane, out) in out.iter_mut().enumerate() {
-                *out = codes[4 * lane + vector];
-            }
-        }
-    }
 }

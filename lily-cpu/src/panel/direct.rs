@@ -5,8 +5,9 @@ use lily_model::FloatType;
 use super::groups::{Groups, add_groups, scale_type, some_scales, store_sums};
 use super::{Inputs, PANEL_ROWS, PanelRows, Place, Tile, bytes_from};
 use crate::quantize::{QuantizedRow, QuantizedRows};
-use crate::simd::rows::{One, Rows};
-use crate::simd::{CACHE_LINE, Kernel, LANES, Lanes};
+use crate::simd::direct::{CHUNK, CHUNK_BYTES, Direct};
+use crate::simd::rows::One;
+use crate::simd::{Kernel, LANES, Lanes, PREFETCH};
 
 /// A tile straight from the weights' bytes, for few activation rows.
 pub(super) struct DirectTile<'a> {
@@ -23,7 +24,7 @@ impl Kernel for DirectTile<'_> {
 
     #[inline(always)]
     fn run<V: Lanes>(self) {
-        let weights = DirectRows::new::<V>(self.rows, self.quantized.group_size);
+        let weights = DirectRows::new(self.rows, self.quantized.group_size);
         let row = |token: usize| self.quantized.row(self.inputs.index(self.first_token + token));
         let mut token = 0;
         while token < self.tokens {
@@ -39,279 +40,238 @@ impl Kernel for DirectTile<'_> {
     }
 }
 
-/// Columns that are multiplied together, and their bytes.
-const CHUNK: usize = 64;
-const CHUNK_BYTES: usize = CHUNK / 2;
-
 /// The weight rows of a panel as they are in the file.
 struct DirectRows<'a> {
     rows: usize,
-    codes: &'a [u8],
-    /// Scales and biases from the first row on to the end of the matrix.
-    scales: &'a [u8],
-    biases: &'a [u8],
-    row_bytes: usize,
-    scale_bytes: usize,
+    /// Codes, scales and biases, from the first row on to the end of the matrix or further.
+    bytes: [&'a [u8]; 3],
+    shape: RowShape,
     scale_type: FloatType,
     group_size: usize,
-    /// Where what comes [`Lanes::PREFETCH`] bytes after a row of the panel is.
-    ahead: Ahead<'a>,
+    /// What a thread goes on with, and the row at which it does.
+    next: Option<[&'a [u8]; 3]>,
+    leaves_at: usize,
 }
 
-/// The bytes that a thread reads soon.
+/// Bytes of a row.
 #[derive(Clone, Copy)]
-struct Ahead<'a> {
-    /// From the panel's first row on: those of its matrix, and of what follows it from row `leaves_at` on.
-    here: [&'a [u8]; 3],
-    there: Option<[&'a [u8]; 3]>,
-    leaves_at: usize,
-    /// Rows of [`Lanes::PREFETCH`] bytes.
-    rows: usize,
+struct RowShape {
+    codes: usize,
+    scales: usize,
+}
+
+/// Where the codes, scales and biases of a row are, or of a part of it.
+#[derive(Clone, Copy)]
+struct RowAt {
+    codes: *const u8,
+    scales: *const u8,
+    biases: *const u8,
+}
+
+impl RowAt {
+    #[inline(always)]
+    fn of([codes, scales, biases]: [&[u8]; 3]) -> RowAt {
+        RowAt {
+            codes: codes.as_ptr(),
+            scales: scales.as_ptr(),
+            biases: biases.as_ptr(),
+        }
+    }
+
+    /// `count` rows of this shape further.
+    #[inline(always)]
+    fn skip(self, shape: RowShape, count: usize) -> RowAt {
+        RowAt {
+            codes: self.codes.wrapping_add(count * shape.codes),
+            scales: self.scales.wrapping_add(count * shape.scales),
+            biases: self.biases.wrapping_add(count * shape.scales),
+        }
+    }
 }
 
 impl<'a> DirectRows<'a> {
     // Looked up once for a panel: a row of 512 columns takes less time than finding its slices.
     #[inline(always)]
-    fn new<V: Lanes>(panel: PanelRows<'a>, group_size: usize) -> DirectRows<'a> {
+    fn new(panel: PanelRows<'a>, group_size: usize) -> DirectRows<'a> {
         let matrix = panel.matrix;
-        let (row_bytes, scale_bytes) = (matrix.row_bytes(), matrix.row_scales(0, 0).len());
-        let here = bytes_from(Place {
-            matrix,
-            index: panel.index,
-            row: panel.first_row,
-        });
         DirectRows {
             rows: panel.rows,
-            codes: &here[0][..panel.rows * row_bytes],
-            scales: here[1],
-            biases: here[2],
-            row_bytes,
-            scale_bytes,
+            bytes: bytes_from(Place {
+                matrix,
+                index: panel.index,
+                row: panel.first_row,
+            }),
+            shape: RowShape {
+                codes: matrix.row_bytes(),
+                scales: matrix.row_scales(0, 0).len(),
+            },
             scale_type: scale_type(matrix),
             group_size,
-            ahead: Ahead {
-                here,
-                there: panel.next.map(bytes_from),
-                leaves_at: panel.leaves_at - panel.first_row,
-                rows: V::PREFETCH / row_bytes,
-            },
+            next: panel.next.map(bytes_from),
+            leaves_at: panel.leaves_at - panel.first_row,
         }
     }
 
     /// The products with `T` rows; `out` has tokens [`PANEL_ROWS`] apart.
     #[inline(always)]
     fn multiply<V: Lanes, const T: usize>(&self, x: &[QuantizedRow<'_>; T], out: &mut [f32]) {
-        if self.group_size == CHUNK {
-            self.multiply_groups::<V, T, 1>(x, out);
-        } else {
-            self.multiply_groups::<V, T, 2>(x, out);
+        let whole_blocks = (self.shape.codes * 2).is_multiple_of(LANES * self.group_size);
+        let usual = whole_blocks && self.scale_type == FloatType::Bf16;
+        match (self.group_size, usual) {
+            (CHUNK, true) => self.multiply_rows::<V, T, 1, true>(x, out),
+            (CHUNK, false) => self.multiply_rows::<V, T, 1, false>(x, out),
+            (_, true) => self.multiply_rows::<V, T, 2, true>(x, out),
+            (_, false) => self.multiply_rows::<V, T, 2, false>(x, out),
         }
     }
 
-    /// The same, for groups of `CHUNKS` chunks.
+    /// The same, for groups of `CHUNKS` chunks. `USUAL` rows have whole blocks of eight groups, and bfloat16 scales.
     #[inline(always)]
-    fn multiply_groups<V: Lanes, const T: usize, const CHUNKS: usize>(
+    fn multiply_rows<V: Lanes, const T: usize, const CHUNKS: usize, const USUAL: bool>(
         &self,
         x: &[QuantizedRow<'_>; T],
         out: &mut [f32],
     ) {
-        const BUNDLES: usize = 4;
-        let side_by_side = V::Rows::ROWS;
-        let mut row = 0;
-        while self.rows - row >= BUNDLES * side_by_side {
-            let lanes = [
-                self.lanes::<V::Rows, T, CHUNKS>(row, x),
-                self.lanes::<V::Rows, T, CHUNKS>(row + side_by_side, x),
-                self.lanes::<V::Rows, T, CHUNKS>(row + 2 * side_by_side, x),
-                self.lanes::<V::Rows, T, CHUNKS>(row + 3 * side_by_side, x),
-            ];
-            store_sums::<V, BUNDLES, T>(&lanes, &mut out[row..]);
-            row += BUNDLES * side_by_side;
-        }
-        for row in row..self.rows {
-            let lanes = self.lanes::<One<V>, T, CHUNKS>(row, x);
-            for t in 0..T {
-                out[t * PANEL_ROWS + row] = lanes[t].sum();
-            }
-        }
-    }
-
-    /// The lanes of rows `row` to `row + B::ROWS - 1`.
-    #[inline(always)]
-    fn lanes<B: Rows, const T: usize, const CHUNKS: usize>(
-        &self,
-        row: usize,
-        x: &[QuantizedRow<'_>; T],
-    ) -> [B::Floats; T] {
-        let groups = self.row_bytes / (CHUNKS * CHUNK_BYTES);
+        let shape = self.shape;
+        let groups = shape.codes / (CHUNKS * CHUNK_BYTES);
         let padded = groups.next_multiple_of(LANES);
-        assert!(self.group_size == CHUNKS * CHUNK && self.row_bytes == groups * CHUNKS * CHUNK_BYTES);
-        assert!((row + B::ROWS) * self.row_bytes <= self.codes.len());
-        assert!(self.scale_bytes == groups * self.scale_type.size());
-        assert!((row + B::ROWS) * self.scale_bytes <= self.scales.len().min(self.biases.len()));
+        assert!(self.group_size == CHUNKS * CHUNK && shape.codes == groups * CHUNKS * CHUNK_BYTES);
+        assert!(shape.scales == groups * self.scale_type.size());
+        assert!(!USUAL || padded == groups && self.scale_type == FloatType::Bf16);
+        let [codes, scales, biases] = self.bytes;
+        assert!(self.rows * shape.codes <= codes.len() && self.rows * shape.scales <= scales.len().min(biases.len()));
         assert!(
-            x.iter().all(|x| x.codes.len() >= groups * self.group_size
+            x.iter().all(|x| x.codes.len() >= padded * self.group_size
                 && x.scales.len() >= padded
                 && x.sums.len() >= padded)
         );
-        let ahead = self.prefetch_scales::<B>(row);
-        let mut lanes = [B::zero(); T];
-        // A constant number of groups, so that the usual block is compiled without a branch in it.
-        // SAFETY: the rows have the groups from `first` on, `count` of them.
-        unsafe {
-            for first in (0..groups / LANES * LANES).step_by(LANES) {
-                self.add_block::<B, T, CHUNKS>(row, x, (first, LANES), ahead, &mut lanes);
-            }
-            if !groups.is_multiple_of(LANES) {
-                let first = groups / LANES * LANES;
-                self.add_block::<B, T, CHUNKS>(row, x, (first, groups - first), ahead, &mut lanes);
-            }
-        }
-        lanes
-    }
-
-    /// Asks for the scales and biases that come [`Lanes::PREFETCH`] bytes of codes after row `row`; where the codes do is returned.
-    #[inline(always)]
-    fn prefetch_scales<B: Rows>(&self, row: usize) -> *const u8 {
-        let ahead = row + self.ahead.rows;
-        let (bytes, ahead) = match &self.ahead.there {
-            Some(there) if ahead >= self.ahead.leaves_at => (there, ahead - self.ahead.leaves_at),
-            _ => (&self.ahead.here, ahead),
-        };
-        let [codes, scales, biases] = bytes;
-        for line in (0..B::ROWS * self.scale_bytes).step_by(CACHE_LINE) {
-            let at = ahead * self.scale_bytes + line;
-            B::Lanes::prefetch(scales.as_ptr().wrapping_add(at));
-            B::Lanes::prefetch(biases.as_ptr().wrapping_add(at));
-        }
-        codes.as_ptr().wrapping_add(ahead * self.row_bytes)
-    }
-
-    /// Adds the groups `first` to `first + count - 1`, at most eight. Decode spends its time here: written out, so that the sums stay in
-    /// registers, and every address is that of the block and a constant.
-    ///
-    /// # Safety
-    /// The rows and the rows of `x` have these groups.
-    #[inline(always)]
-    unsafe fn add_block<B: Rows, const T: usize, const CHUNKS: usize>(
-        &self,
-        row: usize,
-        x: &[QuantizedRow<'_>; T],
-        (first, count): (usize, usize),
-        ahead: *const u8,
-        lanes: &mut [B::Floats; T],
-    ) {
-        let start = first * CHUNKS * CHUNK_BYTES;
-        let ahead = ahead.wrapping_add(start);
-        // SAFETY: the caller's promise; groups that are not there are not looked at, and rows of activations have whole blocks of groups.
-        unsafe {
-            let codes = self.codes.as_ptr().add(row * self.row_bytes + start);
-            let mut tokens = [std::ptr::null(); T];
-            for (token, x) in tokens.iter_mut().zip(x) {
-                *token = x.codes.as_ptr().add(first * CHUNKS * CHUNK);
-            }
-            let [a, b, c, d, e, f, g, h] = [
-                self.group_sums::<B, T, CHUNKS>(codes, ahead, tokens, 0, count),
-                self.group_sums::<B, T, CHUNKS>(codes, ahead, tokens, 1, count),
-                self.group_sums::<B, T, CHUNKS>(codes, ahead, tokens, 2, count),
-                self.group_sums::<B, T, CHUNKS>(codes, ahead, tokens, 3, count),
-                self.group_sums::<B, T, CHUNKS>(codes, ahead, tokens, 4, count),
-                self.group_sums::<B, T, CHUNKS>(codes, ahead, tokens, 5, count),
-                self.group_sums::<B, T, CHUNKS>(codes, ahead, tokens, 6, count),
-                self.group_sums::<B, T, CHUNKS>(codes, ahead, tokens, 7, count),
-            ];
-            let weights = self.groups::<B>(row, first, count);
-            for t in 0..T {
-                let totals = B::totals([a[t], b[t], c[t], d[t], e[t], f[t], g[t], h[t]]);
-                lanes[t] = add_groups(lanes[t], totals, &weights, &Groups::of(&x[t], first));
-            }
-        }
-    }
-
-    /// The sums of group `group` of a block of `count` groups, whose rows start at `codes` and whose activations at `x`.
-    ///
-    /// # Safety
-    /// The block has `count` groups, of weights and of activations.
-    #[inline(always)]
-    unsafe fn group_sums<B: Rows, const T: usize, const CHUNKS: usize>(
-        &self,
-        codes: *const u8,
-        ahead: *const u8,
-        x: [*const i16; T],
-        group: usize,
-        count: usize,
-    ) -> [B::Sums; T] {
-        let mut sums = [B::zero_sums(); T];
-        if group < count {
-            for chunk in 0..CHUNKS {
-                let chunk = group * CHUNKS + chunk;
-                // SAFETY: the caller's promise.
-                unsafe {
-                    let weights = B::load_nibbles(codes.add(chunk * CHUNK_BYTES), self.row_bytes);
-                    for t in 0..T {
-                        sums[t] = B::settle(dot_chunk::<B>(sums[t], &weights, x[t].add(chunk * CHUNK)));
+        let mut here = RowAt::of(self.bytes);
+        for first in (0..self.rows).step_by(LANES) {
+            let mut lanes = [[V::zero(); T]; LANES];
+            let count = LANES.min(self.rows - first);
+            let mut ahead = self.ahead(first);
+            for (place, lanes) in lanes.iter_mut().enumerate().take(count) {
+                // SAFETY: the row is one of the panel's, the rows of `x` are as long as was asked for.
+                *lanes = unsafe {
+                    if USUAL {
+                        usual_row::<V, T, CHUNKS>(here, groups / LANES, x, ahead)
+                    } else {
+                        self.any_row::<V, T, CHUNKS>(first + place, groups, x, ahead)
                     }
-                    // A chunk of two rows has as many bytes as a line: every other chunk asks for a line of the first row or of the second. One of one
-                    // row has half of them.
-                    let (row, line) = (chunk % 2, chunk / 2 * CACHE_LINE);
-                    if row < B::ROWS {
-                        sums[0] = B::settle_and_prefetch(sums[0], ahead.wrapping_add(row * self.row_bytes + line));
+                };
+                (here, ahead) = (here.skip(shape, 1), ahead.skip(shape, 1));
+            }
+            if count == LANES {
+                store_sums::<One<V>, LANES, T>(&lanes, &mut out[first..]);
+            } else {
+                for (place, lanes) in lanes.iter().enumerate().take(count) {
+                    for t in 0..T {
+                        out[t * PANEL_ROWS + first + place] = lanes[t].sum();
                     }
                 }
             }
         }
-        sums
     }
 
-    /// Scales and biases of groups of the rows from `row` on.
+    /// What comes [`PREFETCH`] bytes of codes after row `row`.
+    #[inline(always)]
+    fn ahead(&self, row: usize) -> RowAt {
+        let row = row + PREFETCH / self.shape.codes;
+        let (bytes, row) = match self.next {
+            Some(next) if row >= self.leaves_at => (next, row - self.leaves_at),
+            _ => (self.bytes, row),
+        };
+        RowAt::of(bytes).skip(self.shape, row)
+    }
+
+    /// The lanes of any row, of `groups` groups.
     ///
     /// # Safety
-    /// The rows have these groups.
+    /// As [`usual_row`].
     #[inline(always)]
-    unsafe fn groups<B: Rows>(&self, row: usize, first: usize, count: usize) -> Groups<B> {
-        let from = row * self.scale_bytes + first * self.scale_type.size();
-        let last = from + (B::ROWS - 1) * self.scale_bytes;
-        let float = self.scale_type;
-        // SAFETY: the caller's promise.
-        unsafe {
-            Groups {
-                scale: B::from_rows(
-                    eight_scales::<B::Lanes>(float, self.scales, from, count),
-                    eight_scales::<B::Lanes>(float, self.scales, last, count),
-                ),
-                sum: B::from_rows(
-                    eight_scales::<B::Lanes>(float, self.biases, from, count),
-                    eight_scales::<B::Lanes>(float, self.biases, last, count),
-                ),
+    unsafe fn any_row<V: Lanes, const T: usize, const CHUNKS: usize>(
+        &self,
+        row: usize,
+        groups: usize,
+        x: &[QuantizedRow<'_>; T],
+        ahead: RowAt,
+    ) -> [V; T] {
+        let [codes, scales, biases] = self.bytes;
+        let mut lanes = [V::zero(); T];
+        for first in (0..groups).step_by(LANES) {
+            let count = LANES.min(groups - first);
+            let numbers = row * self.shape.scales + first * self.scale_type.size();
+            let weights = Groups {
+                scale: some_scales(self.scale_type, &scales[numbers..], count),
+                sum: some_scales(self.scale_type, &biases[numbers..], count),
+            };
+            let start = first * CHUNKS * CHUNK_BYTES;
+            let ahead = ahead.codes.wrapping_add(start);
+            // SAFETY: the caller's promise.
+            unsafe {
+                let codes = codes.as_ptr().add(row * self.shape.codes + start);
+                add_block::<V, T, CHUNKS>(codes, &weights, x, (first, count), ahead, &mut lanes);
             }
         }
+        lanes
     }
 }
 
-/// The `count` scales from byte `from` on, and 0 beyond.
+/// The lanes of a row of `blocks` blocks of eight groups with bfloat16 scales. As many bytes are asked for as it has, where `ahead` is.
 ///
 /// # Safety
-/// `scales` has them.
+/// `row` is where the row is, and the rows of `x` have its blocks.
 #[inline(always)]
-unsafe fn eight_scales<V: Lanes>(float: FloatType, scales: &[u8], from: usize, count: usize) -> V {
-    if count == LANES && float == FloatType::Bf16 {
+unsafe fn usual_row<V: Lanes, const T: usize, const CHUNKS: usize>(
+    row: RowAt,
+    blocks: usize,
+    x: &[QuantizedRow<'_>; T],
+    ahead: RowAt,
+) -> [V; T] {
+    let block = RowShape {
+        codes: LANES * CHUNKS * CHUNK_BYTES,
+        scales: LANES * 2,
+    };
+    let mut lanes = [V::zero(); T];
+    for index in 0..blocks {
+        let (here, ahead) = (row.skip(block, index), ahead.skip(block, index));
+        // Once for each block, though a line has the scales of four: a branch takes longer.
+        V::prefetch(ahead.scales);
+        V::prefetch(ahead.biases);
         // SAFETY: the caller's promise.
-        unsafe { V::load_bf16(scales.as_ptr().add(from)) }
-    } else {
-        some_scales(float, &scales[from..], count)
+        unsafe {
+            let weights = Groups {
+                scale: V::load_bf16(here.scales),
+                sum: V::load_bf16(here.biases),
+            };
+            add_block::<V, T, CHUNKS>(here.codes, &weights, x, (index * LANES, LANES), ahead.codes, &mut lanes);
+        }
     }
+    lanes
 }
 
-/// `sums` plus the products of a chunk.
+/// Adds the groups `first` to `first + count - 1`, at most eight, whose codes are at `codes`.
 ///
 /// # Safety
-/// `x` points to a chunk.
+/// The codes are there, and the rows of `x` have the block of groups.
 #[inline(always)]
-unsafe fn dot_chunk<B: Rows>(mut sums: B::Sums, weights: &[B::Codes; 4], x: *const i16) -> B::Sums {
-    for (vector, w) in weights.iter().enumerate() {
-        // SAFETY: the caller's promise.
-        let x = unsafe { B::repeat_codes(x.add(2 * LANES * vector)) };
-        sums = B::dot_add(sums, *w, x);
+unsafe fn add_block<V: Lanes, const T: usize, const CHUNKS: usize>(
+    codes: *const u8,
+    weights: &Groups<One<V>>,
+    x: &[QuantizedRow<'_>; T],
+    (first, count): (usize, usize),
+    ahead: *const u8,
+    lanes: &mut [V; T],
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut tokens = [std::ptr::null(); T];
+        for (token, x) in tokens.iter_mut().zip(x) {
+            *token = x.codes.as_ptr().add(first * CHUNKS * CHUNK);
+        }
+        let totals = V::Direct::block_sums::<T, CHUNKS>(codes, count, tokens, ahead);
+        for t in 0..T {
+            lanes[t] = add_groups(lanes[t], totals[t], weights, &Groups::of(&x[t], first));
+        }
     }
-    sums
 }

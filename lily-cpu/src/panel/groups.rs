@@ -39,23 +39,20 @@ pub(super) fn scale_type(matrix: &Matrix) -> FloatType {
 
 /// Writes the sums of the lanes of `R` vectors of weight rows by `T` tokens to `out`, which has tokens [`PANEL_ROWS`] apart.
 #[inline(always)]
-pub(super) fn store_sums<V: Lanes, const R: usize, const T: usize>(
-    lanes: &[[<V::Rows as Rows>::Floats; T]; R],
-    out: &mut [f32],
-) {
-    let side_by_side = V::Rows::ROWS;
+pub(super) fn store_sums<B: Rows, const R: usize, const T: usize>(lanes: &[[B::Floats; T]; R], out: &mut [f32]) {
+    let side_by_side = B::ROWS;
     let rows = R * side_by_side;
     // Eight sums at once. No closures: they are not compiled for the instruction set, and their calls would take as long as the products.
     for first in (0..rows * T).step_by(LANES) {
         let count = LANES.min(rows * T - first);
-        let mut eight = [V::zero(); LANES];
+        let mut eight = [B::Lanes::zero(); LANES];
         for (place, one) in eight.iter_mut().enumerate().take(count) {
             let (t, row) = ((first + place) / rows, (first + place) % rows);
-            *one = V::Rows::row(lanes[row / side_by_side][t], row % side_by_side);
+            *one = B::row(lanes[row / side_by_side][t], row % side_by_side);
         }
         let mut sums = [0.0; LANES];
         // SAFETY: room for eight numbers.
-        unsafe { V::sums(eight).store(sums.as_mut_ptr()) };
+        unsafe { B::Lanes::sums(eight).store(sums.as_mut_ptr()) };
         for (place, sum) in sums.iter().enumerate().take(count) {
             let (t, row) = ((first + place) / rows, (first + place) % rows);
             out[t * PANEL_ROWS + row] = *sum;

@@ -191,6 +191,6 @@ impl Strip<'_> {
                 }
             }
         }
-        store_sums::<V, R, T>(&lanes, out);
+        store_sums::<V::Rows, R, T>(&lanes, out);
     }
 }

@@ -5,6 +5,8 @@ use std::marker::PhantomData;
 
 use super::amx::Amx;
 use super::avx512::Wide;
+use super::direct::{Chunks, Direct};
+use super::lines::Lines;
 use super::rows::{One, Rows, strip_sums};
 use super::tiles::{PlainTiles, Tiles};
 use super::{LANES, Lanes, STRIP_ROWS};
@@ -24,8 +26,7 @@ impl<D> F32x8<D> {
 pub(crate) trait DotAdd: Copy {
     type Rows: Rows<Lanes = F32x8<Self>>;
     type Tiles: Tiles;
-    /// [`Lanes::PREFETCH`]
-    const PREFETCH: usize = super::PREFETCH;
+    type Direct: Direct<Lanes = F32x8<Self>>;
     /// Whether the lines are asked for into the second-level cache, which has room for more that are on their way, and not into the first.
     const SECOND_LEVEL: bool = false;
     /// # Safety
@@ -64,6 +65,7 @@ pub(crate) struct Avx512VnniAmx;
 impl DotAdd for MultiplyThenAdd {
     type Rows = One<F32x8<Self>>;
     type Tiles = PlainTiles<F32x8<Self>>;
+    type Direct = Chunks<F32x8<Self>>;
 
     #[inline(always)]
     unsafe fn dot_add(sums: __m256i, a: __m256i, b: __m256i) -> __m256i {
@@ -95,6 +97,7 @@ impl DotAdd for MultiplyThenAdd {
 impl DotAdd for AvxVnni {
     type Rows = One<F32x8<Self>>;
     type Tiles = PlainTiles<F32x8<Self>>;
+    type Direct = Chunks<F32x8<Self>>;
 
     #[inline(always)]
     unsafe fn dot_add(sums: __m256i, a: __m256i, b: __m256i) -> __m256i {
@@ -106,6 +109,7 @@ impl DotAdd for AvxVnni {
 impl DotAdd for Avx512Vnni {
     type Rows = Wide<Self>;
     type Tiles = PlainTiles<F32x8<Self>>;
+    type Direct = Lines<Self>;
 
     #[inline(always)]
     unsafe fn dot_add(sums: __m256i, a: __m256i, b: __m256i) -> __m256i {
@@ -117,7 +121,7 @@ impl DotAdd for Avx512Vnni {
 impl DotAdd for Avx512VnniAmx {
     type Rows = Wide<Self>;
     type Tiles = Amx;
-    const PREFETCH: usize = 4096;
+    type Direct = Lines<Self>;
     const SECOND_LEVEL: bool = true;
 
     #[inline(always)]
@@ -256,9 +260,9 @@ impl<D: DotAdd> Lanes for F32x8<D> {
         lanes!(_mm256_and_ps(self.0, mask))
     }
 
-    const PREFETCH: usize = D::PREFETCH;
     type Rows = D::Rows;
     type Tiles = D::Tiles;
+    type Direct = D::Direct;
     type Codes = __m256i;
     type Sums = __m256i;
 

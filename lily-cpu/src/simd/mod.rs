@@ -6,6 +6,9 @@ mod amx;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+pub(crate) mod direct;
+#[cfg(target_arch = "x86_64")]
+mod lines;
 pub(crate) mod math;
 #[cfg(target_arch = "aarch64")]
 mod neon;
@@ -19,8 +22,8 @@ use crate::{CpuError, KernelSet};
 pub(crate) const LANES: usize = 8;
 /// Bytes that a prefetch brings.
 pub(crate) const CACHE_LINE: usize = 64;
-/// [`Lanes::PREFETCH`] where nothing better was measured.
-const PREFETCH: usize = 8192;
+/// How many bytes ahead a product straight from the weights' bytes asks for cache lines: the rows that come next.
+pub(crate) const PREFETCH: usize = 8192;
 /// Weight rows of [`Lanes::strip_sums`]: with two rows of activations, twelve sums and what they are made of fill sixteen registers.
 pub(crate) const STRIP_ROWS: usize = 6;
 
@@ -75,12 +78,12 @@ pub(crate) trait Lanes: Copy {
         unsafe { Self::load(lanes.as_ptr()) }
     }
 
-    /// How many bytes ahead a product straight from the weights' bytes asks for cache lines: the rows that come next.
-    const PREFETCH: usize = PREFETCH;
     /// Vectors of integer products.
     type Rows: rows::Rows<Lanes = Self>;
     /// Tiles of integer products.
     type Tiles: tiles::Tiles;
+    /// Integer products straight from the weights' bytes.
+    type Direct: direct::Direct<Lanes = Self>;
     /// Sixteen 16-bit integers.
     type Codes: Copy;
     /// Eight 32-bit sums.

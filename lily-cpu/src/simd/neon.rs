@@ -136,6 +136,7 @@ impl Lanes for F32x8 {
 
     type Rows = super::rows::One<Self>;
     type Tiles = super::tiles::PlainTiles<Self>;
+    type Direct = super::direct::Chunks<Self>;
     type Codes = (int16x8_t, int16x8_t);
     type Sums = (int32x4_t, int32x4_t);
 

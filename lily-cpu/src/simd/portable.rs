@@ -109,6 +109,7 @@ impl Lanes for F32x8 {
 
     type Rows = super::rows::One<Self>;
     type Tiles = super::tiles::PlainTiles<Self>;
+    type Direct = super::direct::Chunks<Self>;
     type Codes = [i16; 2 * LANES];
     type Sums = [i32; LANES];
 

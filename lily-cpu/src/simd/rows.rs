@@ -9,8 +9,6 @@ use super::{LANES, Lanes, STRIP_ROWS};
 /// As with [`Lanes`], only [`crate::KernelSet::run`] names the types that implement this.
 pub(crate) trait Rows {
     type Lanes: Lanes;
-    /// Sixteen 16-bit integers of each row.
-    type Codes: Copy;
     /// Eight 32-bit sums of each row.
     type Sums: Copy;
     /// Eight numbers of each row.
@@ -41,23 +39,6 @@ pub(crate) trait Rows {
         x: [*const i16; T],
         group_size: usize,
     ) -> [[Self::Sums; T]; R];
-    /// The same sixteen numbers for every row.
-    /// # Safety
-    /// `from` points to sixteen numbers.
-    unsafe fn repeat_codes(from: *const i16) -> Self::Codes;
-    /// As [`Lanes::load_nibbles`], rows being `stride` bytes apart.
-    /// # Safety
-    /// `from` points to 32 bytes, and so does `from + stride` where there are two rows.
-    unsafe fn load_nibbles(from: *const u8, stride: usize) -> [Self::Codes; 4];
-    fn zero_sums() -> Self::Sums;
-    /// As [`Lanes::dot_add`].
-    fn dot_add(sums: Self::Sums, a: Self::Codes, b: Self::Codes) -> Self::Sums;
-    /// As [`Lanes::totals`].
-    fn totals(sums: [Self::Sums; LANES]) -> Self::Sums;
-    /// As [`Lanes::settle`].
-    fn settle(sums: Self::Sums) -> Self::Sums;
-    /// As [`Lanes::settle_and_prefetch`].
-    fn settle_and_prefetch(sums: Self::Sums, line: *const u8) -> Self::Sums;
     fn from_sums(sums: Self::Sums) -> Self::Floats;
     fn zero() -> Self::Floats;
     /// # Safety
@@ -67,8 +48,6 @@ pub(crate) trait Rows {
     /// # Safety
     /// `from` points to eight numbers.
     unsafe fn repeat(from: *const f32) -> Self::Floats;
-    /// The numbers of the first and of the last row.
-    fn from_rows(first: Self::Lanes, last: Self::Lanes) -> Self::Floats;
     /// The numbers of row `row`.
     fn row(floats: Self::Floats, row: usize) -> Self::Lanes;
     fn mul(a: Self::Floats, b: Self::Floats) -> Self::Floats;
@@ -87,7 +66,6 @@ pub(crate) struct One<V>(PhantomData<V>);
 
 impl<V: Lanes> Rows for One<V> {
     type Lanes = V;
-    type Codes = V::Codes;
     type Sums = V::Sums;
     type Floats = V;
 
@@ -125,36 +103,6 @@ impl<V: Lanes> Rows for One<V> {
         sums
     }
     #[inline(always)]
-    unsafe fn repeat_codes(from: *const i16) -> V::Codes {
-        // SAFETY: the caller's promise.
-        unsafe { V::load_codes(from) }
-    }
-    #[inline(always)]
-    unsafe fn load_nibbles(from: *const u8, _stride: usize) -> [V::Codes; 4] {
-        // SAFETY: the caller's promise.
-        unsafe { V::load_nibbles(from) }
-    }
-    #[inline(always)]
-    fn zero_sums() -> V::Sums {
-        V::zero_sums()
-    }
-    #[inline(always)]
-    fn dot_add(sums: V::Sums, a: V::Codes, b: V::Codes) -> V::Sums {
-        V::dot_add(sums, a, b)
-    }
-    #[inline(always)]
-    fn totals(sums: [V::Sums; LANES]) -> V::Sums {
-        V::totals(sums)
-    }
-    #[inline(always)]
-    fn settle(sums: V::Sums) -> V::Sums {
-        V::settle(sums)
-    }
-    #[inline(always)]
-    fn settle_and_prefetch(sums: V::Sums, line: *const u8) -> V::Sums {
-        V::settle_and_prefetch(sums, line)
-    }
-    #[inline(always)]
     fn from_sums(sums: V::Sums) -> V {
         V::from_sums(sums)
     }
@@ -171,10 +119,6 @@ impl<V: Lanes> Rows for One<V> {
     unsafe fn repeat(from: *const f32) -> V {
         // SAFETY: the caller's promise.
         unsafe { V::load(from) }
-    }
-    #[inline(always)]
-    fn from_rows(first: V, _last: V) -> V {
-        first
     }
     #[inline(always)]
     fn row(floats: V, _row: usize) -> V {
